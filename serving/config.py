@@ -1,0 +1,128 @@
+"""Strict TOML into frozen dataclasses: an unknown key, a wrong type or an impossible value is a ConfigError that names
+the file, the key and what would be right. Secrets come from the environment, never from a file.
+
+A deployment names a checkpoint and a mesh, and sets limits. Paths in it are relative to the file.
+"""
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from serving.errors import ConfigError
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    checkpoint: Path  # a directory in the hub's layout
+    dtype: Dtype | None = None  # None: float32 on a CPU, bfloat16 elsewhere
+    chat_template: Path | None = None  # instead of the checkpoint's own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    max_model_len: int | None = None  # tokens; None: what the checkpoint was made for
+    max_num_seqs: int = 32  # streams that run at once
+    max_num_batched_tokens: int = 512  # the token budget of a step
+    max_waiting: int = 1024  # queued streams before new ones are refused
+    page_size: int = 16  # tokens
+    num_pages: int | None = None  # None: derived from cache_bytes
+    cache_bytes: int = 1 << 30
+    prefix_caching: bool = True
+    token_buckets: tuple[int, ...] = ()  # step sizes compiled; empty: derived from the budget
+    compilation_cache: Path | None = None  # None: ~/.cache/weft/compilation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_body_bytes: int = 8 << 20
+    max_streams: int = 512  # open generations per API process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    name: str  # the model id that clients send
+    model: ModelConfig
+    mesh: str = "single"  # configs/meshes/NAME.toml
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+def load_deployment(path: Path) -> Deployment:
+    """Reads and checks one deployment file. Raises ConfigError."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such deployment file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    deployment = _build(Deployment, table, path, prefix="")
+    check_limits(deployment.engine, str(path))
+    return deployment
+
+
+def check_limits(engine: EngineConfig, where: str) -> None:
+    """Refuses limits that cannot hold together. Raises ConfigError."""
+    for key in ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "cache_bytes"):
+        if getattr(engine, key) < 1:
+            raise ConfigError(f"{where}: engine.{key} must be at least 1, not {getattr(engine, key)}", param=key)
+    if engine.max_num_batched_tokens < engine.max_num_seqs:
+        raise ConfigError(
+            f"{where}: engine.max_num_batched_tokens ({engine.max_num_batched_tokens}) must be at least "
+            f"engine.max_num_seqs ({engine.max_num_seqs}), or running streams could not all step together",
+            param="max_num_batched_tokens",
+        )
+    if any(bucket < 1 or bucket > engine.max_num_batched_tokens for bucket in engine.token_buckets):
+        raise ConfigError(
+            f"{where}: each of engine.token_buckets must lie in 1 .. max_num_batched_tokens "
+            f"({engine.max_num_batched_tokens}), not {list(engine.token_buckets)}",
+            param="token_buckets",
+        )
+
+
+def _build(kind: type, table: dict[str, Any], path: Path, prefix: str) -> Any:
+    """One dataclass from one TOML table, field by field."""
+    hints = get_type_hints(kind)
+    names = {f.name: f for f in dataclasses.fields(kind)}
+    for key in table:
+        if key not in names:
+            known = ", ".join(sorted(names))
+            raise ConfigError(f"{path}: unknown key {prefix}{key}; known here: {known}", param=f"{prefix}{key}")
+    values: dict[str, Any] = {}
+    for name, spec in names.items():
+        if name in table:
+            values[name] = _value(hints[name], table[name], path, f"{prefix}{name}")
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{path}: missing key {prefix}{name}", param=f"{prefix}{name}")
+    return kind(**values)
+
+
+def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
+    """`value` as `hint`, or a ConfigError that says what `key` should be."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}: {key} must be a table", param=key)
+        return _build(hint, value, path, prefix=f"{key}.")
+    options = [option for option in get_args(hint) if option is not type(None)]
+    if get_origin(hint) is Literal:
+        if value not in options:
+            raise ConfigError(f"{path}: {key} must be one of {', '.join(map(repr, options))}, not {value!r}", param=key)
+        return value
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise ConfigError(f"{path}: {key} must be a list", param=key)
+        return tuple(_value(options[0], item, path, f"{key}[{i}]") for i, item in enumerate(value))
+    if options:  # Optional[X]
+        return _value(options[0], value, path, key)
+    if hint is Path and isinstance(value, str):
+        return (path.parent / Path(value).expanduser()).resolve()
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not hint:
+        raise ConfigError(f"{path}: {key} must be {hint.__name__}, not {type(value).__name__} {value!r}", param=key)
+    return value

@@ -1,0 +1,69 @@
+"""The Engine protocol: what everything above the engine sees of it.
+
+One protocol with many bodies: in this process (`local.py`), behind a socket (`remote.py`), and wrappers such as the one
+that continues streams over an engine restart (`resume.py`).
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from serving.engine.request import GenerateRequest, TokenEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """Facts that do not change while the engine lives."""
+
+    model_name: str
+    vocab_size: int
+    max_model_len: int  # tokens, prompt and output together
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    page_size: int  # tokens
+    num_pages: int
+    programs_compiled: int
+    startup_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot. Counters grow from the engine process's start."""
+
+    ready: bool
+    running: int  # streams with pages
+    waiting: int  # streams without
+    free_pages: int
+    used_pages: int  # held by live streams; cached-but-idle pages count as free
+    prefix_cache_queries: int  # counter, tokens
+    prefix_cache_hits: int  # counter, tokens
+    preemptions: int  # counter
+    steps: int  # counter
+    prompt_tokens: int  # counter, computed
+    generation_tokens: int  # counter
+    host_seconds: float  # counter: planning, packing, committing
+    device_wait_seconds: float  # counter: blocked on the device
+    recompiles: int  # counter: programs compiled after readiness; must stay 0
+
+
+class Engine(Protocol):
+    """Token ids in, token ids out."""
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenEvent]:
+        """Yields events until one has a finish_reason. Closing the iterator early aborts the request before the
+        engine's next plan.
+
+        Raises RequestError where the request cannot be served by this engine, OverloadedError where the queue is full,
+        EngineUnavailableError where the engine is lost before the end.
+        """
+        ...
+
+    async def info(self) -> EngineInfo:
+        """Raises EngineUnavailableError until the engine is ready."""
+        ...
+
+    async def stats(self) -> EngineStats:
+        """Raises EngineUnavailableError where nobody answers."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,68 @@
+"""One step, written down: frozen integers that the scheduler makes and the executor obeys.
+
+A plan is what a leader sends to its followers, what tests replay, and what a trace records. It names device rows
+(`row`: a slot of per-sequence sampler state that a sequence keeps while it is admitted) and pages, never objects.
+"""
+
+from dataclasses import dataclass
+
+from serving.engine.request import SamplingParams, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Sets up a device row before the step's tokens run: a sequence enters, or comes back after preemption."""
+
+    row: int
+    sampling: SamplingParams
+    prompt_token_ids: tuple[int, ...]
+    output_token_ids: tuple[int, ...]  # generated so far: for penalties, bad words, and the row's last token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """A run of consecutive positions of one sequence, computed in this step.
+
+    `token_ids` are the tokens at positions start .. start+length-1. Where the first one is not known to the host yet
+    (it was sampled by the step in flight and is still on the device), `token_ids` is empty and length is 1: the
+    executor reads the row's last token instead.
+    """
+
+    row: int
+    start: int
+    length: int
+    token_ids: tuple[int, ...]
+    pages: tuple[int, ...]  # the page table, at least ceil((start + length) / page_size) entries
+    samples: bool  # draw the token at position start+length from the last logits; False inside a prompt
+    sampling: SamplingParams
+    num_output: int  # output tokens before the one that this range samples (for min_tokens)
+    prompt_logprobs_from: int | None = None  # report logprobs of the prompt's tokens after these positions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """Ranges in the order of the flat batch: the `num_decode` ranges of length 1 that sample come first."""
+
+    step: int
+    admissions: tuple[Admission, ...]
+    ranges: tuple[Range, ...]
+    num_decode: int
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(r.length for r in self.ranges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeResult:
+    """What the device returned for one range of the plan, in the plan's order."""
+
+    token_id: int | None  # None where the range did not sample
+    logprobs: TokenLogprobs | None = None
+    # Entry i scores the prompt token at position start+1+i, given those before it; only positions that the prompt has.
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    ranges: tuple[RangeResult, ...]

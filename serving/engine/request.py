@@ -1,0 +1,102 @@
+"""What goes into an engine and what comes out: token ids, numbers, and nothing of text.
+
+These dataclasses are also the messages between the API process and the engine process (see `remote.py`), so every field
+is an integer, a float, a string, or a tuple of those.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIAS = 300
+MAX_BAD_WORDS = 64
+MAX_BAD_WORD_TOKENS = 8
+MAX_STOP_TOKEN_IDS = 32
+MAX_SEED = 2**63 - 1
+
+
+class FinishReason(StrEnum):
+    """Why a stream ended. Exactly one event of a stream carries one."""
+
+    STOP = "stop"  # an end-of-sequence or stop token was sampled
+    LENGTH = "length"  # max_tokens or the model's window was reached
+    ABORT = "abort"  # the client left, or asked for it
+    ERROR = "error"  # the engine failed on this request; `TokenEvent.error` says how
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is drawn. Values are already validated and every default made explicit.
+
+    The order is: raw logits -> logprobs reported -> penalties -> logit_bias -> banned and allowed tokens ->
+    temperature -> min_p, top_k, top_p -> a Gumbel-max draw whose noise depends on (seed, position) alone.
+    """
+
+    temperature: float = 1.0  # 0 is greedy
+    top_k: int = 0  # 0 is off
+    top_p: float = 1.0
+    min_p: float = 0.0  # relative to the most likely token
+    presence_penalty: float = 0.0  # over output tokens
+    frequency_penalty: float = 0.0  # over output tokens
+    repetition_penalty: float = 1.0  # over prompt and output tokens
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all are allowed
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences whose last token is banned after the others
+    seed: int = 0  # always set: the generator draws one where the client gave none
+    max_tokens: int = 16
+    min_tokens: int = 0  # until then neither eos_token_ids nor stop_token_ids can be sampled
+    eos_token_ids: tuple[int, ...] = ()  # end the stream; emptied by ignore_eos before it gets here
+    stop_token_ids: tuple[int, ...] = ()  # end the stream; the event names the one that did
+    logprobs: int | None = None  # None: off; 0: the sampled token's; k: and the k most likely
+    prompt_logprobs: int | None = None
+
+    @property
+    def is_greedy_plain(self) -> bool:
+        """True where the token is the argmax of the raw logits, so the step needs no sampler state at all."""
+        return (
+            self.temperature == 0.0
+            and self.presence_penalty == 0.0
+            and self.frequency_penalty == 0.0
+            and self.repetition_penalty == 1.0
+            and not self.logit_bias
+            and not self.allowed_token_ids
+            and not self.bad_words
+            and self.min_tokens == 0
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One stream. `output_token_ids` are tokens generated earlier, when a stream continues after a lost engine."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    output_token_ids: tuple[int, ...] = ()
+    cache_salt: str = ""  # separates prefix caches: pages are shared only between equal salts
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position, of the raw logits (before penalties and temperature)."""
+
+    token_id: int
+    logprob: float
+    rank: int  # 1 is the most likely
+    top_token_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEvent:
+    """What one step did for one stream. The last event has a finish_reason, and may have no token."""
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one per token where logprobs were asked for
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # with the first event only; positions 1.. of the prompt
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None  # the entry of stop_token_ids that ended the stream; None for an EOS
+    cached_tokens: int | None = None  # with the first event: prompt tokens whose pages were reused
+    queue_seconds: float | None = None  # with the first event: arrival to first planned
+    error: str | None = None

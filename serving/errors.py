@@ -1,0 +1,99 @@
+"""Every error that weft raises on purpose.
+
+    WeftError
+    |-- RequestError              400  the client sent something wrong; sending it again will not help
+    |   |-- UnsupportedError      400  understood, but not offered here; never accepted and ignored
+    |   |-- ContextLengthError    400  prompt and output do not fit the model's window
+    |   |-- NotFoundError         404  no such model or object
+    |   `-- PayloadTooLargeError  413  the body is larger than the server reads
+    |-- OverloadedError           503  the queue is full; retry after `retry_after` seconds
+    |-- EngineUnavailableError    503  the engine process is starting or restarting; retry
+    |-- EngineError               500  the engine failed on this request; not the client's fault
+    `-- SetupError                     raised before serving: a person has to change something
+        |-- ConfigError                a deployment, mesh or model file is wrong
+        `-- CheckpointError            a checkpoint is incomplete, malformed, or of another shape
+
+Each class names its HTTP status, its gRPC code, OpenAI's `type` word and whether a retry can help, so that no protocol
+has a table of its own.
+"""
+
+from typing import ClassVar
+
+
+class WeftError(Exception):
+    """The root. `param` names the field, flag or key at fault; `code` is a stable machine-readable reason."""
+
+    http_status: ClassVar[int] = 500
+    grpc_code: ClassVar[str] = "INTERNAL"
+    kind: ClassVar[str] = "server_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class RequestError(WeftError):
+    http_status = 400
+    grpc_code = "INVALID_ARGUMENT"
+    kind = "invalid_request_error"
+
+
+class UnsupportedError(RequestError):
+    grpc_code = "UNIMPLEMENTED"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = "unsupported") -> None:
+        super().__init__(message, param=param, code=code)
+
+
+class ContextLengthError(RequestError):
+    grpc_code = "OUT_OF_RANGE"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = "context_length_exceeded") -> None:
+        super().__init__(message, param=param, code=code)
+
+
+class NotFoundError(RequestError):
+    http_status = 404
+    grpc_code = "NOT_FOUND"
+
+
+class PayloadTooLargeError(RequestError):
+    http_status = 413
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class OverloadedError(WeftError):
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+    kind = "overloaded_error"
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: float, code: str | None = "overloaded") -> None:
+        super().__init__(message, code=code)
+        self.retry_after = retry_after
+
+
+class EngineUnavailableError(WeftError):
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+    kind = "overloaded_error"
+    retryable = True
+
+
+class EngineError(WeftError):
+    pass
+
+
+class SetupError(WeftError):
+    grpc_code = "FAILED_PRECONDITION"
+
+
+class ConfigError(SetupError):
+    pass
+
+
+class CheckpointError(SetupError):
+    pass
