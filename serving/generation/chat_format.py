@@ -1,0 +1,218 @@
+"""Messages to the model's prompt text, by the checkpoint's Jinja chat template."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from serving.errors import CheckpointError, ConfigError, RequestError, UnsupportedError
+from serving.generation.checkpoint_text import CheckpointText
+from serving.generation.template_process import TemplateError, TemplateProcess
+
+MAX_MESSAGES = 4096
+_OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+
+
+class ChatFormat:
+    """Renders what `transformers`' apply_chat_template renders, with these differences:
+
+    - a list of content parts becomes one text, its parts joined by newlines (vLLM's rule for templates that want text);
+    - `arguments` of tool calls may come as JSON text, as OpenAI's clients send them, and become an object;
+    - tools, or a keyword argument, that the template does not read are refused rather than ignored;
+    - limits on time, memory and output (`template_process.py`).
+
+    `render` blocks for a round trip to another process: call it from a thread. The text may hold special tokens that a
+    user wrote: see `tokenizer.Tokenizer`.
+    """
+
+    def __init__(
+        self,
+        templates: Mapping[str, str],
+        special_tokens: Mapping[str, str],
+        *,
+        source: str,
+        seconds: float = 2.0,
+    ) -> None:
+        """`templates` by name: "default", and "tool_use" where tools have one of their own. `source` says in errors
+        where they come from. Raises CheckpointError where one cannot be parsed."""
+        self._templates = dict(templates)
+        self._special_tokens = dict(special_tokens)
+        self._source = source
+        self._process = TemplateProcess(templates, seconds=seconds)
+        try:
+            self._reads = self._process.compile()
+        except TemplateError as error:
+            self.close()
+            raise CheckpointError(f"the chat template of {source} cannot be used: {error.message}") from None
+
+    @property
+    def writes_hermes_tool_calls(self) -> bool:
+        """True where the model writes its calls as JSON between <tool_call> and </tool_call>."""
+        return "<tool_call>" in self._templates[self._name(with_tools=True)]
+
+    def reads(self, variable: str, *, with_tools: bool = False) -> bool:
+        """True where the template looks at `variable` ("tools", "enable_thinking")."""
+        return variable in self._reads[self._name(with_tools=with_tools)]
+
+    def close(self) -> None:
+        self._process.close()
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: Any,
+    ) -> str:
+        """`continue_final_message` leaves the last message open, for the model to go on with it.
+
+        Raises RequestError for messages that the template refuses or cannot render within its limits, UnsupportedError
+        for what it has no use for, CheckpointError where the template reaches for what it must not.
+        """
+        if continue_final_message and add_generation_prompt:
+            raise RequestError(
+                "continue_final_message leaves the last message open, so add_generation_prompt must be false",
+                param="continue_final_message",
+            )
+        name = self._name(with_tools=bool(tools))
+        self._check_read(name, tools, variables)
+        chat = [_plain_message(message, f"messages[{i}]") for i, message in enumerate(_checked(messages))]
+        marker = f"continue-{secrets.token_hex(8)} "  # the space shows whether the template trims
+        if continue_final_message:
+            chat[-1]["content"] += marker
+        text = self._render(
+            name,
+            {
+                **self._special_tokens,
+                **variables,
+                "messages": chat,
+                "tools": tools or None,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+            },
+        )
+        return _cut_at(marker, text) if continue_final_message else text
+
+    def _name(self, *, with_tools: bool) -> str:
+        if with_tools and "tool_use" in self._templates:
+            return "tool_use"
+        return "default" if "default" in self._templates else next(iter(self._templates))
+
+    def _check_read(self, name: str, tools: list[dict[str, Any]] | None, variables: Mapping[str, Any]) -> None:
+        if tools and "tools" not in self._reads[name]:
+            raise UnsupportedError(f"the chat template of {self._source} has no use for tools", param="tools")
+        for key in variables:
+            if key in _OWN_VARIABLES or key in self._special_tokens:
+                raise RequestError(f"chat_template_kwargs may not set {key}", param="chat_template_kwargs")
+            if key not in self._reads[name]:
+                raise UnsupportedError(
+                    f"the chat template of {self._source} does not read {key}", param="chat_template_kwargs"
+                )
+
+    def _render(self, name: str, variables: Mapping[str, Any]) -> str:
+        try:
+            return self._process.render(name, variables)
+        except TemplateError as error:
+            message, kind = error.message, error.kind
+        if kind == "raised":
+            raise RequestError(message, param="messages", code="refused_by_chat_template")
+        if kind == "limit":
+            raise RequestError(
+                f"the chat template of {self._source} was stopped: {message}", param="messages", code="template_limit"
+            )
+        if kind == "failed":
+            raise RequestError(
+                f"the chat template of {self._source} cannot render these messages: {message}",
+                param="messages",
+                code="chat_template_failed",
+            )
+        raise CheckpointError(f"the chat template of {self._source} does what it may not: {message}")
+
+
+def load_chat_format(checkpoint: Path, text: CheckpointText, override: Path | None = None) -> ChatFormat | None:
+    """The deployment's template file, else the checkpoint's; None where there is neither. Raises CheckpointError, or
+    ConfigError where the deployment's file cannot be read."""
+    if override is None:
+        if not text.chat_templates:
+            return None
+        return ChatFormat(text.chat_templates, text.special_tokens, source=checkpoint.name)
+    try:
+        template = override.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{override}: cannot be read as a chat template: {error}", param="chat_template") from error
+    return ChatFormat({"default": template}, text.special_tokens, source=override.name)
+
+
+def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if not messages:
+        raise RequestError("messages must not be empty", param="messages")
+    if len(messages) > MAX_MESSAGES:
+        raise RequestError(f"messages may have at most {MAX_MESSAGES} entries, not {len(messages)}", param="messages")
+    return messages
+
+
+def _plain_message(message: dict[str, Any], where: str) -> dict[str, Any]:
+    if not isinstance(message.get("role"), str):
+        raise RequestError(f"{where}.role must be a string", param=f"{where}.role")
+    plain = {key: value for key, value in message.items() if value is not None}
+    plain["content"] = _content_text(message.get("content"), f"{where}.content")
+    if "tool_calls" in plain:
+        plain["tool_calls"] = [
+            _plain_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(plain["tool_calls"])
+        ]
+    return plain
+
+
+def _content_text(content: Any, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RequestError(f"{where} must be a string or a list of content parts", param=where)
+    texts: list[str] = []
+    for i, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(part, str):
+            texts.append(part)
+        elif kind == "text" and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif kind == "text" or not isinstance(kind, str):
+            raise RequestError(f'{where}[{i}] must have a type, and a text where that is "text"', param=where)
+        else:
+            raise UnsupportedError(
+                f"{where}[{i}]: content of type {kind!r} is not supported, only text is", param=where
+            )
+    return "\n".join(texts)
+
+
+def _plain_tool_call(call: Any, where: str) -> dict[str, Any]:
+    """With `arguments` as an object, which is what templates write out."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise RequestError(f"{where} must have a function with a name", param=where)
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+    elif arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise RequestError(f"{where}.function.arguments must be a JSON object", param=f"{where}.function.arguments")
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _cut_at(marker: str, text: str) -> str:
+    """The text up to the marker; where the template trimmed the message, without the space before it too."""
+    at = text.rfind(marker.strip())
+    if at < 0:
+        raise RequestError(
+            "the chat template leaves the last message's text out, so it cannot be continued",
+            param="continue_final_message",
+        )
+    return text[:at] if text.startswith(marker, at) else text[:at].rstrip()

@@ -1,0 +1,174 @@
+"""What a checkpoint's JSON files say about text: special tokens, chat templates, default sampling."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from serving.errors import CheckpointError
+
+NAMED_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """generation_config.json's, where it has them. `do_sample` is ignored: a client asks for greedy by temperature."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedToken:
+    content: str
+    special: bool
+    lstrip: bool = False
+    rstrip: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointText:
+    special_tokens: Mapping[str, str] = field(default_factory=dict)  # "bos_token" -> "<s>"
+    more_special_tokens: tuple[str, ...] = ()
+    added_tokens: Mapping[int, AddedToken] = field(default_factory=dict)
+    add_bos_token: bool | None = None  # None: the tokenizer's own rule
+    add_eos_token: bool | None = None
+    legacy: bool = False  # sentencepiece: the dummy space also after each special token
+    add_prefix_space: bool | None = None
+    chat_templates: Mapping[str, str] = field(default_factory=dict)  # name -> Jinja; the usual one is "default"
+    eos_token_ids: tuple[int, ...] = ()
+    defaults: SamplingDefaults = SamplingDefaults()
+
+
+def read_checkpoint_text(checkpoint: Path) -> CheckpointText:
+    """Raises CheckpointError where a file is malformed; a missing one says nothing."""
+    if not checkpoint.is_dir():
+        raise CheckpointError(f"{checkpoint}: there is no such checkpoint directory")
+    tokenizer = _read(checkpoint / "tokenizer_config.json")
+    specials = {**_read(checkpoint / "special_tokens_map.json"), **tokenizer}
+    generation = _read(checkpoint / "generation_config.json")
+    config = _read(checkpoint / "config.json")
+    where = checkpoint / "tokenizer_config.json"
+    return CheckpointText(
+        special_tokens={
+            name: content for name in NAMED_SPECIAL_TOKENS if (content := _content(specials.get(name), name, where))
+        },
+        more_special_tokens=_more_special_tokens(specials, where),
+        added_tokens=_added_tokens(tokenizer.get("added_tokens_decoder"), where),
+        add_bos_token=_value(tokenizer, "add_bos_token", bool, where),
+        add_eos_token=_value(tokenizer, "add_eos_token", bool, where),
+        legacy=bool(_value(tokenizer, "legacy", bool, where)),
+        add_prefix_space=_value(tokenizer, "add_prefix_space", bool, where),
+        chat_templates=_chat_templates(checkpoint, tokenizer.get("chat_template"), where),
+        eos_token_ids=_eos_token_ids(generation, config, checkpoint),
+        defaults=_defaults(generation, checkpoint / "generation_config.json"),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise CheckpointError(f"{path}: must hold an object")
+    return table
+
+
+def _value(table: dict[str, Any], key: str, kind: type, where: Path) -> Any:
+    value = table.get(key)
+    if value is not None and not isinstance(value, kind):
+        raise CheckpointError(f"{where}: {key} must be {kind.__name__}, not {value!r}", param=key)
+    return value
+
+
+def _content(token: Any, key: str, where: Path) -> str | None:
+    """A special token is written as a string, or as an object with `content`."""
+    content = token.get("content") if isinstance(token, dict) else token
+    if content is not None and not isinstance(content, str):
+        raise CheckpointError(f"{where}: {key} must be a string or an object with one as content", param=key)
+    return content
+
+
+def _more_special_tokens(specials: dict[str, Any], where: Path) -> tuple[str, ...]:
+    found: list[str] = []
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        tokens = specials.get(key) or []
+        for token in tokens.values() if isinstance(tokens, dict) else tokens:
+            content = _content(token, key, where)
+            if content and content not in found:
+                found.append(content)
+    return tuple(found)
+
+
+def _added_tokens(table: Any, where: Path) -> dict[int, AddedToken]:
+    if not isinstance(table or {}, dict):
+        raise CheckpointError(f"{where}: added_tokens_decoder must be an object", param="added_tokens_decoder")
+    added: dict[int, AddedToken] = {}
+    for key, token in (table or {}).items():
+        content = _content(token, "added_tokens_decoder", where)
+        if not key.isdecimal() or not content:
+            raise CheckpointError(f"{where}: added_tokens_decoder: {key!r}: {token!r} is not an id and a token")
+        flags = token if isinstance(token, dict) else {}
+        added[int(key)] = AddedToken(
+            content=content,
+            special=bool(flags.get("special")),
+            lstrip=bool(flags.get("lstrip")),
+            rstrip=bool(flags.get("rstrip")),
+        )
+    return added
+
+
+def _chat_templates(checkpoint: Path, template: Any, where: Path) -> dict[str, str]:
+    """`chat_template.jinja` wins over tokenizer_config.json; `additional_chat_templates/NAME.jinja` has named ones."""
+    templates: dict[str, str] = {}
+    if isinstance(template, str):
+        templates["default"] = template
+    elif isinstance(template, list):
+        for entry in template:
+            name, text = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise CheckpointError(f"{where}: each chat_template must have a name and a template")
+            templates[name] = text
+    elif template is not None:
+        raise CheckpointError(f"{where}: chat_template must be a string or a list of named templates")
+    if (file := checkpoint / "chat_template.jinja").is_file():
+        templates["default"] = file.read_text(encoding="utf-8")
+    for file in sorted(checkpoint.glob("additional_chat_templates/*.jinja")):
+        templates[file.stem] = file.read_text(encoding="utf-8")
+    return templates
+
+
+def _eos_token_ids(generation: dict[str, Any], config: dict[str, Any], checkpoint: Path) -> tuple[int, ...]:
+    """generation_config.json's, else config.json's (also where a multimodal one nests it)."""
+    nested = config.get("text_config")
+    for table in (generation, config, nested if isinstance(nested, dict) else {}):
+        ids = table.get("eos_token_id")
+        if ids is None:
+            continue
+        ids = ids if isinstance(ids, list) else [ids]
+        if any(type(token) is not int or token < 0 for token in ids):
+            raise CheckpointError(f"{checkpoint}: eos_token_id must be an id or a list of ids, not {ids!r}")
+        return tuple(dict.fromkeys(ids))
+    return ()
+
+
+def _defaults(generation: dict[str, Any], where: Path) -> SamplingDefaults:
+    values: dict[str, Any] = {}
+    for key in ("temperature", "top_p", "min_p", "repetition_penalty", "top_k", "max_new_tokens"):
+        value = generation.get(key)
+        if value is None:
+            continue
+        whole = key in ("top_k", "max_new_tokens")
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
+            raise CheckpointError(f"{where}: {key} must be a number, not {value!r}", param=key)
+        values[key] = value
+    return SamplingDefaults(**values)

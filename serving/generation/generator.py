@@ -1,0 +1,184 @@
+"""Text in, text out, over an Engine that knows token ids only. Every protocol goes through here."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import cast
+
+from serving.engine.client import Engine
+from serving.engine.request import MAX_SEED, GenerateRequest, TokenEvent
+from serving.errors import ContextLengthError, EngineUnavailableError, RequestError, UnsupportedError
+from serving.generation.chat_format import ChatFormat
+from serving.generation.checkpoint_text import SamplingDefaults
+from serving.generation.choice import Choice
+from serving.generation.detokenizer import decode
+from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
+from serving.generation.tokenizer import Tokenizer
+from serving.generation.validation import check_text, check_token_ids, resolve_sampling
+
+ENCODE_IN_THREAD_ABOVE = 4096  # characters; encoding so many takes a few milliseconds
+
+
+class Generator:
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        chat_format: ChatFormat | None,
+        model_name: str,
+        max_model_len: int,
+        defaults: SamplingDefaults | None = None,
+    ) -> None:
+        """`defaults` None: the checkpoint's own; `SamplingDefaults()`: neutral ones."""
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.chat_format = chat_format
+        self.model_name = model_name
+        self.max_model_len = max_model_len
+        self.defaults = tokenizer.checkpoint.defaults if defaults is None else defaults
+
+    async def prepare(self, request: TextRequest) -> PreparedPrompt:
+        """Renders, encodes and checks. Raises RequestError that names what is wrong (ContextLengthError where prompt
+        and output do not fit the window, UnsupportedError for chat without a chat template)."""
+        text, ids = await self._prompt(request)
+        if not ids:
+            raise RequestError("the prompt has no tokens", param="prompt" if request.messages is None else "messages")
+        options = request.options
+        sampling = resolve_sampling(
+            options,
+            defaults=self.defaults,
+            tokenizer=self.tokenizer,
+            prompt_tokens=len(ids),
+            max_model_len=self.max_model_len,
+        )
+        return PreparedPrompt(
+            request_id=request.request_id,
+            prompt_token_ids=ids,
+            prompt_text=text,
+            sampling=sampling,
+            n=options.n,
+            stop=tuple(dict.fromkeys(options.stop)),
+            include_stop_str_in_output=options.include_stop_str_in_output,
+            skip_special_tokens=options.skip_special_tokens,
+            cache_salt=request.cache_salt,
+        )
+
+    async def stream(self, prepared: PreparedPrompt) -> AsyncGenerator[TextDelta, None]:
+        """The deltas of all choices as they come; each choice has one with a finish_reason, its last. Closing the
+        iterator aborts every choice that has not finished.
+
+        Raises what `Engine.generate` raises, and EngineError where the engine failed on a choice; the other choices
+        end with it.
+        """
+        if prepared.n == 1:
+            async with aclosing(self._choice(prepared, 0)) as deltas:
+                async for delta in deltas:
+                    yield delta
+            return
+        # One slot: a choice waits with its next delta until the reader took the last one.
+        ready: asyncio.Queue[TextDelta | Exception] = asyncio.Queue(maxsize=1)
+        tasks = [asyncio.create_task(self._feed(ready, prepared, index)) for index in range(prepared.n)]
+        try:
+            running = prepared.n
+            while running:
+                item = await ready.get()
+                if isinstance(item, Exception):
+                    raise item
+                running -= item.finish_reason is not None
+                yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
+        """Raises RequestError for text that cannot be encoded, ContextLengthError where it cannot fit the window."""
+        check_text(text, param)
+        most = self.max_model_len * self.tokenizer.most_chars_per_token
+        if len(text) > most:
+            raise ContextLengthError(
+                f"{param} has {len(text)} characters, but the model's window of {self.max_model_len} tokens holds "
+                f"at most {most}",
+                param=param,
+            )
+        if len(text) <= ENCODE_IN_THREAD_ABOVE:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+    def detokenize(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        """Raises RequestError for an id outside the vocabulary."""
+        ids = check_token_ids(token_ids, self.tokenizer.vocab_size, "tokens")
+        return decode(self.tokenizer, ids, skip_special_tokens=skip_special_tokens)
+
+    async def render_chat(self, request: TextRequest) -> str:
+        """The messages of a chat request as the model's prompt text."""
+        if self.chat_format is None:
+            raise UnsupportedError(
+                f"the model {self.model_name} has no chat template, so it takes prompts but no messages",
+                param="messages",
+            )
+        return await asyncio.to_thread(
+            self.chat_format.render,
+            request.messages or [],
+            request.tools,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            **request.chat_template_kwargs,
+        )
+
+    async def _prompt(self, request: TextRequest) -> tuple[str | None, tuple[int, ...]]:
+        if (request.prompt is None) == (request.messages is None):
+            raise RequestError("exactly one of prompt and messages must be given", param="messages")
+        if isinstance(request.prompt, tuple):
+            return None, check_token_ids(request.prompt, self.tokenizer.vocab_size, "prompt")
+        if request.prompt is None:
+            text, param, special = await self.render_chat(request), "messages", False
+        else:
+            text, param, special = request.prompt, "prompt", True
+        if request.add_special_tokens is not None:
+            special = request.add_special_tokens
+        return text, tuple(await self.tokenize(text, add_special_tokens=special, param=param))
+
+    async def _choice(self, prepared: PreparedPrompt, index: int) -> AsyncGenerator[TextDelta, None]:
+        choice = Choice(index, prepared, self.tokenizer)
+        # The protocol promises that the iterator can be closed.
+        stream = cast(AsyncGenerator[TokenEvent, None], self.engine.generate(_engine_request(prepared, index)))
+        async with aclosing(stream) as events:
+            async for event in events:
+                delta = choice.feed(event)
+                if delta is not None:
+                    yield delta
+                    if delta.finish_reason is not None:
+                        return
+        raise EngineUnavailableError("the engine's stream ended without saying why")
+
+    async def _feed(self, ready: asyncio.Queue[TextDelta | Exception], prepared: PreparedPrompt, index: int) -> None:
+        try:
+            async with aclosing(self._choice(prepared, index)) as deltas:
+                async for delta in deltas:
+                    await ready.put(delta)
+        except Exception as error:  # noqa: BLE001 -- handed to the reader, who raises it
+            await ready.put(error)
+
+
+def _engine_request(prepared: PreparedPrompt, index: int) -> GenerateRequest:
+    """Choice 0 has the request's own id and seed, and alone reports the prompt's logprobs."""
+    sampling = prepared.sampling
+    if index:
+        sampling = replace(sampling, seed=derived_seed(sampling.seed, index), prompt_logprobs=None)
+    return GenerateRequest(
+        request_id=prepared.request_id if prepared.n == 1 else f"{prepared.request_id}-{index}",
+        prompt_token_ids=prepared.prompt_token_ids,
+        sampling=sampling,
+        cache_salt=prepared.cache_salt,
+    )
+
+
+def derived_seed(seed: int, index: int) -> int:
+    """The seed of choice `index`: `seed` itself for choice 0."""
+    if index == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") & MAX_SEED

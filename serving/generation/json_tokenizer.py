@@ -1,0 +1,162 @@
+"""The `tokenizers` library's tokenizer.json."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers.processors import TemplateProcessing
+
+from serving.errors import CheckpointError
+from serving.generation.checkpoint_text import CheckpointText
+
+METASPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+
+
+class JsonTokenizer:
+    """Implements `Tokenizer`. The file's normalizer, pre-tokenizer and model are used as they are; its decoder is
+    replaced by a table of bytes per token, so that text can be streamed.
+
+    `clean_up_tokenization_spaces` is not applied: it rewrites text that was already sent, and transformers itself
+    ignores it for BPE.
+    """
+
+    def __init__(self, path: Path, checkpoint: CheckpointText) -> None:
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            decoder = json.loads(path.read_text(encoding="utf-8")).get("decoder")
+        except Exception as error:
+            raise CheckpointError(f"{path}: not a tokenizer.json that can be read: {error}") from error
+        self.checkpoint = checkpoint
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._mark_special_tokens()
+        self._set_post_processor()
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        spell = _Decoder(decoder, path)
+        self.drops_first_space = spell.drops_first_space
+        self.replaces_each_byte = spell.byte_fallback
+        self._pieces = [""] * self.vocab_size
+        for piece, token_id in vocabulary.items():
+            self._pieces[token_id] = piece
+        self._bytes = [spell(piece) for piece in self._pieces]
+        self._special = frozenset(
+            token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
+        )
+        self.most_chars_per_token = max(map(len, self._pieces), default=1)
+        self.bos_token_id = self._id(checkpoint.special_tokens.get("bos_token"))
+        own = self._id(checkpoint.special_tokens.get("eos_token"))
+        self.eos_token_ids = tuple(dict.fromkeys(([] if own is None else [own]) + list(checkpoint.eos_token_ids)))
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        # The batch call, unlike the single one, lets other threads run meanwhile; "fast" leaves offsets out.
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in self._special
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self._bytes[token_id] if 0 <= token_id < self.vocab_size else b""
+
+    def piece(self, token_id: int) -> str:
+        return self._pieces[token_id] if 0 <= token_id < self.vocab_size else ""
+
+    def _id(self, content: str | None) -> int | None:
+        return None if content is None else self._tokenizer.token_to_id(content)
+
+    def _mark_special_tokens(self) -> None:
+        """Tokens that only tokenizer_config.json calls special. Those outside the vocabulary have no embedding, so
+        they are not added."""
+        known = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}
+        names = [*self.checkpoint.special_tokens.values(), *self.checkpoint.more_special_tokens]
+        names += [token.content for token in self.checkpoint.added_tokens.values() if token.special]
+        for name in dict.fromkeys(names):
+            if name not in known and self._id(name) is not None:
+                self._tokenizer.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False)])
+
+    def _set_post_processor(self) -> None:
+        """tokenizer_config.json's add_bos_token and add_eos_token, where given, replace the file's post-processor, as
+        in transformers."""
+        checkpoint = self.checkpoint
+        if checkpoint.add_bos_token is None and checkpoint.add_eos_token is None:
+            return
+        before = self._added_piece("bos_token") if checkpoint.add_bos_token else []
+        after = self._added_piece("eos_token") if checkpoint.add_eos_token else []
+        parts = [content for content, _ in before] + ["$A"] + [content for content, _ in after]
+        self._tokenizer.post_processor = TemplateProcessing(single=parts, special_tokens=[*before, *after])
+
+    def _added_piece(self, name: str) -> list[tuple[str, int]]:
+        content = self.checkpoint.special_tokens.get(name)
+        token_id = self._id(content)
+        return [] if content is None or token_id is None else [(content, token_id)]
+
+
+class _Decoder:
+    """The file's decoder as a function of one token, plus what happens to the text's first space.
+
+    Raises CheckpointError for a decoder whose output cannot be told token by token.
+    """
+
+    def __init__(self, spec: dict[str, Any] | None, path: Path) -> None:
+        self.byte_fallback = False
+        self.drops_first_space = False
+        self._replacements: list[tuple[str, str]] = []
+        self._spell: Callable[[str], bytes] = str.encode
+        self._path = path
+        if spec is None:
+            raise CheckpointError(f"{path}: it has no decoder, so that token ids cannot be turned into text")
+        for step in spec["decoders"] if spec["type"] == "Sequence" else [spec]:
+            self._add(step)
+
+    def __call__(self, piece: str) -> bytes:
+        if self.byte_fallback and (value := fallback_byte(piece)) is not None:
+            return bytes([value])
+        for old, new in self._replacements:
+            piece = piece.replace(old, new)
+        return self._spell(piece)
+
+    def _add(self, step: dict[str, Any]) -> None:
+        match step:
+            case {"type": "ByteLevel"}:
+                self._spell = _ByteLevel()
+            case {"type": "ByteFallback"}:
+                self.byte_fallback = True
+            case {"type": "Metaspace", "replacement": str(mark)}:
+                self._replacements.append((mark, " "))
+                self.drops_first_space = step.get("prepend_scheme", "always") != "never"
+            case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+                self._replacements.append((old, new))
+            case {"type": "Strip", "content": " ", "start": 1, "stop": 0}:
+                self.drops_first_space = True
+            case {"type": "Fuse"}:
+                pass
+            case _:
+                raise CheckpointError(f"{self._path}: the decoder {json.dumps(step)[:200]} is not supported")
+
+
+class _ByteLevel:
+    """GPT-2's alphabet: a printable character for each byte. A piece with any other character stands for itself."""
+
+    def __init__(self) -> None:
+        printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        others = [byte for byte in range(256) if byte not in printable]
+        self._byte_of = {chr(byte): byte for byte in printable}
+        self._byte_of |= {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+    def __call__(self, piece: str) -> bytes:
+        try:
+            return bytes([self._byte_of[character] for character in piece])
+        except KeyError:
+            return piece.encode()
+
+
+def fallback_byte(piece: str) -> int | None:
+    """0x0A for "<0x0A>"; None for a piece that is not of that form."""
+    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        try:
+            return int(piece[3:5], 16)
+        except ValueError:
+            return None
+    return None

@@ -1,0 +1,125 @@
+"""What goes into the generator and what comes out: text, and the words that clients use for sampling."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serving.engine.request import FinishReason, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """Sampling in the client's terms. None is unset: the checkpoint's generation_config.json decides, then neutrality.
+
+    Bounds and their errors: `validation.py`.
+    """
+
+    n: int = 1  # choices
+    temperature: float | None = None  # 0 is greedy
+    top_k: int | None = None  # 0 and -1 are off
+    top_p: float | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    min_tokens: int | None = None
+    max_tokens: int | None = None  # None fills the window
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    seed: int | None = None  # None draws one
+    logprobs: int | None = None  # None: off; 0: of the sampled token; k: and of the k most likely
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRequest:
+    """One generation: of `prompt` (text or token ids), or of `messages` through the chat format; exactly one is set."""
+
+    request_id: str
+    prompt: str | tuple[int, ...] | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    add_special_tokens: bool | None = None  # None: yes for a prompt, no for messages (the template writes its own)
+    options: GenerationOptions = field(default_factory=GenerationOptions)
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedPrompt:
+    """A request that passed every check: `sampling` has every default made explicit (its seed is choice 0's)."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    prompt_text: str | None  # the prompt or the rendered chat; None where the client sent token ids
+    sampling: SamplingParams
+    n: int
+    stop: tuple[str, ...]
+    include_stop_str_in_output: bool
+    skip_special_tokens: bool
+    cache_salt: str
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def most_tokens(self) -> int:
+        """The tokens that this request may cost at most: the prompt once, and every choice's output."""
+        return len(self.prompt_token_ids) + self.n * self.sampling.max_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenText:
+    """A token as a client sees it. `token` is `token_bytes` with U+FFFD where they are not whole characters."""
+
+    token_id: int
+    token: str
+    token_bytes: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLogprobs:
+    """Log-probabilities at one position, of the raw logits; `top` has the most likely first."""
+
+    token: TokenText
+    logprob: float
+    rank: int  # 1 is the most likely
+    top: tuple[tuple[TokenText, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one choice so far. `completion_tokens` counts every token generated up to the end of the stream, also
+    those whose text a stop string took away."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """What became visible of one choice. The last one of a choice has the finish_reason.
+
+    `token_ids` and `logprobs` are those of the tokens whose text ends within the text given so far, so that neither
+    tells of text that is held back or cut off.
+    """
+
+    index: int  # of the choice
+    usage: Usage
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TextLogprobs, ...] = ()  # one per token id where asked for
+    # Of choice 0's first delta, where asked for: one per prompt token, None for the first.
+    prompt_logprobs: tuple[TextLogprobs | None, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None  # the stop string, or the entry of stop_token_ids; None for an EOS
