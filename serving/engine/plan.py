@@ -36,7 +36,9 @@ class Range:
     samples: bool  # draw the token at position start+length from the last logits; False inside a prompt
     sampling: SamplingParams
     num_output: int  # output tokens before the one that this range samples (for min_tokens)
-    prompt_logprobs_from: int | None = None  # report logprobs of the prompt's tokens after these positions
+    # Equal to `start` where the range reports logprobs of the prompt's tokens at positions start+1 ..
+    # min(start + length, len(prompt) - 1); None where it reports none.
+    prompt_logprobs_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

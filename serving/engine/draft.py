@@ -1,0 +1,47 @@
+"""The plan being made, and who its ranges belong to."""
+
+from dataclasses import dataclass, field
+
+from serving.engine.plan import Admission, Range, StepPlan
+from serving.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A plan in flight. `owners[i]` is the sequence of `plan.ranges[i]`."""
+
+    plan: StepPlan
+    owners: list[Sequence]
+
+
+@dataclass(slots=True)
+class Draft:
+    """Collects ranges in any order and issues them with the decodes first."""
+
+    budget: int  # tokens left
+    preempted: bool = False  # a running sequence has lost its pages to this plan
+    admissions: list[Admission] = field(default_factory=list)
+    decodes: list[Range] = field(default_factory=list)  # length 1, sampling
+    decoding: list[Sequence] = field(default_factory=list)
+    chunks: list[Range] = field(default_factory=list)
+    prefilling: list[Sequence] = field(default_factory=list)
+
+    def add(self, sequence: Sequence, length: int) -> None:
+        """The next `length` positions of `sequence`, which must not have a range in this plan yet."""
+        planned = sequence.next_range(length)
+        self.budget -= length
+        if length == 1 and planned.samples:
+            self.decodes.append(planned)
+            self.decoding.append(sequence)
+        else:
+            self.chunks.append(planned)
+            self.prefilling.append(sequence)
+
+    def issue(self, step: int) -> Issued:
+        plan = StepPlan(
+            step=step,
+            admissions=tuple(self.admissions),
+            ranges=(*self.decodes, *self.chunks),
+            num_decode=len(self.decodes),
+        )
+        return Issued(plan, self.decoding + self.prefilling)

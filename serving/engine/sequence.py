@@ -1,0 +1,205 @@
+"""Host state of one live request, and its position arithmetic.
+
+    tokens      known to the host: prompt, then output
+    in_flight   sampled by plans that are not committed; on the device, not in `tokens`
+    computed    positions 0 .. computed-1 have their K and V written by plans already issued, committed or not
+    pages       the page table: position p lies in pages[p // page_size]
+
+A prompt and a decode step are one thing here: positions computed .. length-1 are still to be computed, where length
+counts the tokens in flight. In decode that is one position.
+"""
+
+from collections.abc import Iterable
+
+from serving.engine.page_hash import page_digest, root_digest
+from serving.engine.plan import Admission, Range, RangeResult
+from serving.engine.request import FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
+
+
+class Sequence:
+    """One request from arrival to its last event. The scheduler decides; the sequence keeps count."""
+
+    __slots__ = (
+        "arrival_number",
+        "arrival_time",
+        "awaited_digest",
+        "cached_tokens",
+        "computed",
+        "digests",
+        "finished",
+        "gathered",
+        "in_flight",
+        "max_length",
+        "num_positions",
+        "num_prompt",
+        "num_published",
+        "page_size",
+        "page_table",
+        "queue_seconds",
+        "request",
+        "root",
+        "row",
+        "sampling",
+        "scores_prompt",
+        "scoring_only",
+        "share_waits",
+        "started",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        *,
+        arrival_number: int,
+        arrival_time: float,
+        max_model_len: int,
+        page_size: int,
+        namespace: str,
+    ) -> None:
+        sampling = request.sampling
+        self.request = request
+        self.sampling = sampling
+        self.arrival_number = arrival_number
+        self.arrival_time = arrival_time
+        self.page_size = page_size
+        self.num_prompt = len(request.prompt_token_ids)
+        self.tokens = [*request.prompt_token_ids, *request.output_token_ids]
+        self.max_length = min(self.num_prompt + sampling.max_tokens, max_model_len)
+        self.scoring_only = sampling.max_tokens == 0
+        # The last token of a stream is delivered and never computed, unless nothing is sampled at all.
+        self.num_positions = self.max_length if self.scoring_only else self.max_length - 1
+        # A stream that continues has delivered its prompt's logprobs with its first event, before it was lost.
+        self.scores_prompt = sampling.prompt_logprobs is not None and not request.output_token_ids
+        self.gathered: list[TokenLogprobs] = []  # of prompt positions 1 ..
+
+        self.row: int | None = None  # None: not admitted
+        self.page_table: tuple[int, ...] = ()  # a tuple, so that a plan can hold it without a copy
+        self.computed = 0
+        self.in_flight = 0
+        self.num_published = 0  # leading pages that were shared with us or offered by us to the prefix cache
+
+        self.root = root_digest(namespace, request.cache_salt)
+        self.digests: list[bytes] = []
+        self.awaited_digest: bytes | None = None  # a page that another sequence is about to compute
+        self.share_waits = 0  # plans spent waiting for such pages
+
+        self.started = False  # the first event was sent
+        self.finished = False
+        self.cached_tokens: int | None = None  # at first admission
+        self.queue_seconds: float | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def remaining(self) -> int:
+        """Positions that can be computed now. 0 in decode: the token in flight is known to be the last one."""
+        return min(len(self.tokens) + self.in_flight, self.num_positions) - self.computed
+
+    @property
+    def needs_page(self) -> bool:
+        """True where the next position lies in a page that the sequence does not have."""
+        return self.computed >= len(self.page_table) * self.page_size
+
+    @property
+    def num_shareable(self) -> int:
+        """Leading pages that may come from the prefix cache: at least the last position has to be computed, or there
+        are no logits to sample from, and so has every position whose prompt logprobs are still to be reported."""
+        positions = len(self.tokens) - 1
+        if self.scores_prompt and len(self.gathered) < self.num_prompt - 1:
+            positions = len(self.gathered)
+        return positions // self.page_size
+
+    @property
+    def num_full(self) -> int:
+        """Leading pages that issued plans fill with tokens known to the host."""
+        return min(self.computed, len(self.tokens)) // self.page_size
+
+    def digest(self, index: int) -> bytes:
+        """The digest of page `index`, all of whose tokens must be known."""
+        size = self.page_size
+        while len(self.digests) <= index:
+            at = len(self.digests)
+            parent = self.digests[-1] if at else self.root
+            self.digests.append(page_digest(parent, self.tokens[at * size : (at + 1) * size]))
+        return self.digests[index]
+
+    def admit(self, row: int, pages: Iterable[int], num_cached: int, now: float) -> Admission:
+        """Enters device row `row` with pages for all known tokens, the first `num_cached` of them from the cache."""
+        assert self.row is None
+        assert self.in_flight == 0
+        self.row = row
+        self.page_table = tuple(pages)
+        self.computed = num_cached * self.page_size
+        self.num_published = num_cached
+        self.awaited_digest = None
+        if self.queue_seconds is None:
+            self.queue_seconds = max(0.0, now - self.arrival_time)
+            self.cached_tokens = min(self.computed, self.num_prompt)
+        return Admission(
+            row=row,
+            sampling=self.sampling,
+            prompt_token_ids=self.request.prompt_token_ids,
+            output_token_ids=tuple(self.tokens[self.num_prompt :]),
+        )
+
+    def leave(self) -> None:
+        """Gives up row and pages. The token in flight stays counted: it is still delivered when it is committed."""
+        self.row = None
+        self.page_table = ()
+        self.computed = 0
+        self.num_published = 0
+
+    def next_range(self, length: int) -> Range:
+        """Plans the next `length` positions, at most `remaining`, for which there must be pages."""
+        assert self.row is not None
+        start, known = self.computed, len(self.tokens)
+        end = start + length
+        samples = end == known + self.in_flight and not self.scoring_only
+        planned = Range(
+            row=self.row,
+            start=start,
+            length=length,
+            token_ids=() if start >= known else tuple(self.tokens[start:end]),
+            pages=self.page_table,
+            samples=samples,
+            sampling=self.sampling,
+            num_output=max(0, end - self.num_prompt),
+            prompt_logprobs_from=start if self._scores_from(start) else None,
+        )
+        self.computed = end
+        self.in_flight += samples
+        return planned
+
+    def gather(self, planned: Range, result: RangeResult) -> None:
+        """Keeps the prompt logprobs of a range. After preemption some positions are computed, and scored, again."""
+        if planned.prompt_logprobs_from is not None:
+            self.gathered.extend(result.prompt_logprobs[len(self.gathered) - planned.prompt_logprobs_from :])
+
+    def event(
+        self,
+        token_id: int | None = None,
+        logprobs: TokenLogprobs | None = None,
+        reason: FinishReason | None = None,
+        stop_token_id: int | None = None,
+        error: str | None = None,
+    ) -> TokenEvent:
+        """The next event of the stream; the first one carries what is known only once."""
+        first = not self.started
+        self.started = True
+        return TokenEvent(
+            request_id=self.request.request_id,
+            token_ids=() if token_id is None else (token_id,),
+            logprobs=() if logprobs is None else (logprobs,),
+            prompt_logprobs=tuple(self.gathered) if first and len(self.gathered) == self.num_prompt - 1 else (),
+            finish_reason=reason,
+            stop_token_id=stop_token_id,
+            cached_tokens=self.cached_tokens if first else None,
+            queue_seconds=self.queue_seconds if first else None,
+            error=error,
+        )
+
+    def _scores_from(self, start: int) -> bool:
+        return self.scores_prompt and max(start, len(self.gathered)) < self.num_prompt - 1
