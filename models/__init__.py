@@ -1,0 +1,15 @@
+"""Model families, as Flax modules over a flat ragged batch.
+
+    interface.py   what a family is: a config, a module, and a table of its checkpoint's tensors
+    registry.py    which family a checkpoint's config.json names
+    checkpoint.py  hub-layout safetensors into a module's arrays, tensor by tensor
+    layers.py      norms, projections, embeddings: a weight is declared once, with its shape, its logical axes and its init
+    rope.py        rotary positions and their scaling kinds
+    llama.py ...   one file a family
+
+One letter key, alike in annotations, einsums and docstrings:
+
+    T tokens in the flat batch   S sequences        D model width    H query heads    K KV heads
+    G query heads per KV head    C head dim         F feed-forward   E experts        L layers
+    V vocabulary                 P pages per table
+"""

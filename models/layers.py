@@ -1,0 +1,136 @@
+"""The pieces that families share. Each takes what it needs as arguments; none knows a family's name.
+
+A weight is declared once, by `weight(...)`: its shape, the logical name of each dimension (which sharding/rules.py maps
+to mesh axes), and the fan-in that scales its random init.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+
+class WeightInit:
+    """Draws a module's random weights one after another, from one seed, in one dtype."""
+
+    def __init__(self, dtype: Any, seed: int = 0, layers: int | None = None) -> None:
+        self.dtype = dtype
+        self.layers = layers
+        self._key = jax.random.key(seed)
+
+    def stacked(self, layers: int) -> "WeightInit":
+        """The same draw, for weights that begin with a layer dimension."""
+        self._key, key = jax.random.split(self._key)
+        init = WeightInit(self.dtype, layers=layers)
+        init._key = key
+        return init
+
+    def weight(self, shape: tuple[int, ...], axes: tuple[str | None, ...], fan_in: int) -> nnx.Param:
+        """Normal with standard deviation 1/sqrt(fan_in)."""
+        self._key, key = jax.random.split(self._key)
+        shape, axes = self._with_layers(shape, axes)
+        return nnx.Param(jax.random.normal(key, shape, self.dtype) / math.sqrt(fan_in), axes=axes)
+
+    def ones(self, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param:
+        shape, axes = self._with_layers(shape, axes)
+        return nnx.Param(jnp.ones(shape, self.dtype), axes=axes)
+
+    def zeros(self, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param:
+        shape, axes = self._with_layers(shape, axes)
+        return nnx.Param(jnp.zeros(shape, self.dtype), axes=axes)
+
+    def _with_layers(
+        self, shape: tuple[int, ...], axes: tuple[str | None, ...]
+    ) -> tuple[tuple[int, ...], tuple[str | None, ...]]:
+        if self.layers is None:
+            return shape, axes
+        return (self.layers, *shape), ("layers", *axes)
+
+
+class RMSNorm(nnx.Module):
+    """x / rms(x) * scale, computed in float32 (Zhang and Sennrich, arXiv 1910.07467)."""
+
+    def __init__(self, init: WeightInit, width: int, eps: float, axis: str | None = "model") -> None:
+        self.scale = init.ones((width,), (axis,))
+        self.eps = eps
+
+    def __call__(self, x: Array) -> Array:  # [..., width]
+        wide = x.astype(jnp.float32)
+        normal = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
+        return normal.astype(x.dtype) * self.scale[...]
+
+
+class GroupedQKV(nnx.Module):
+    """One fused projection to q, k and v, laid out by KV head: [D, K, G + 2, C].
+
+    Each KV head lies beside the G query heads that read it, so that one split over K shards all three alike.
+    """
+
+    def __init__(self, init: WeightInit, d: int, k: int, g: int, c: int, *, bias: bool) -> None:
+        self.weight = init.weight((d, k, g + 2, c), ("model", "kv_heads", None, None), fan_in=d)
+        self.bias = init.zeros((k, g + 2, c), ("kv_heads", None, None)) if bias else None
+
+    def __call__(self, x: Array) -> tuple[Array, Array, Array]:  # [T, D] -> [T, K, G, C], [T, K, C], [T, K, C]
+        fused = jnp.einsum("td,dkgc->tkgc", x, self.weight[...])
+        if self.bias is not None:
+            fused += self.bias[...]
+        return fused[:, :, :-2], fused[:, :, -2], fused[:, :, -1]
+
+
+class AttentionOutput(nnx.Module):
+    """[T, H, C] -> [T, D]."""
+
+    def __init__(self, init: WeightInit, h: int, c: int, d: int, *, bias: bool) -> None:
+        self.weight = init.weight((h, c, d), ("heads", None, "model"), fan_in=h * c)
+        self.bias = init.zeros((d,), ("model",)) if bias else None
+
+    def __call__(self, x: Array) -> Array:
+        out = jnp.einsum("thc,hcd->td", x, self.weight[...])
+        return out if self.bias is None else out + self.bias[...]
+
+
+class GatedMLP(nnx.Module):
+    """down(activation(gate(x)) * up(x)) (Shazeer, arXiv 2002.05202); gate and up are one fused weight [D, 2, F]."""
+
+    def __init__(
+        self, init: WeightInit, d: int, f: int, activation: Callable[[Array], Array], *, bias: bool = False
+    ) -> None:
+        self.gate_up = init.weight((d, 2, f), ("model", None, "mlp"), fan_in=d)
+        self.down = init.weight((f, d), ("mlp", "model"), fan_in=f)
+        self.gate_up_bias = init.zeros((2, f), (None, "mlp")) if bias else None
+        self.down_bias = init.zeros((d,), ("model",)) if bias else None
+        self.activation = activation
+
+    def __call__(self, x: Array) -> Array:  # [T, D] -> [T, D]
+        fused = jnp.einsum("td,dnf->tnf", x, self.gate_up[...])
+        if self.gate_up_bias is not None:
+            fused += self.gate_up_bias[...]
+        out = jnp.einsum("tf,fd->td", self.activation(fused[:, 0]) * fused[:, 1], self.down[...])
+        return out if self.down_bias is None else out + self.down_bias[...]
+
+
+class Embedding(nnx.Module):
+    """Token vectors [V, D], and the logits where they are tied to the output."""
+
+    def __init__(self, init: WeightInit, v: int, d: int) -> None:
+        self.table = init.weight((v, d), ("vocab", "model"), fan_in=d)
+
+    def __call__(self, token_ids: Array) -> Array:  # [T] -> [T, D]
+        return self.table[...][token_ids]
+
+    def logits(self, hidden: Array) -> Array:  # [N, D] -> [N, V]
+        return jnp.einsum("nd,vd->nv", hidden, self.table[...], preferred_element_type=jnp.float32)
+
+
+class Head(nnx.Module):
+    """Logits from their own weight [D, V]."""
+
+    def __init__(self, init: WeightInit, d: int, v: int) -> None:
+        self.weight = init.weight((d, v), ("model", "vocab"), fan_in=d)
+
+    def __call__(self, hidden: Array) -> Array:  # [N, D] -> [N, V]
+        return jnp.einsum("nd,dv->nv", hidden, self.weight[...], preferred_element_type=jnp.float32)
