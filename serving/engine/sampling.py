@@ -84,7 +84,7 @@ def sample(rows: SamplerRows, logits: Array, params: SampleParams) -> tuple[Samp
     peak = jnp.max(logits, axis=-1)
     tokens = lax.cond(
         jnp.any(_is_random(params)),
-        lambda: _draw(logits, peak, kept_from(logits, peak, params), params),
+        lambda: _draw(logits, peak, params),
         lambda: _first_max(logits)[1],
     )
     tokens = jnp.where(params.needs_sample & jnp.isfinite(peak), tokens, NO_TOKEN)
@@ -186,65 +186,69 @@ def _banned_bad_words(rows: SamplerRows, params: SampleParams) -> Array:
 
 
 def kept_from(logits: Array, peak: Array, params: SampleParams) -> Array:
-    """[S] int32: the least `float_order` that top_k and top_p keep, of edited logits [S, V] with maximum `peak` [S]."""
-    lowest = jnp.full(peak.shape, _INT_MIN)
+    """[S] float32: the least logit that top_k and top_p keep, of edited logits [S, V] with maximum `peak` [S]."""
+    all_kept = jnp.full(peak.shape, -jnp.inf)
     by_k = _is_random(params) & (params.top_k > 0) & (params.top_k < logits.shape[1])
-    kept = lax.cond(
-        jnp.any(by_k),
-        lambda: jnp.where(by_k, _bisect(float_order(logits), None, params.top_k, by_k), _INT_MIN),
-        lambda: lowest,
-    )
     by_p = _is_random(params) & (params.top_p < 1)
 
+    def kth_largest() -> Array:
+        low = jnp.min(_float_order(logits), axis=-1)
+        return jnp.where(by_k, _bisect(logits, peak, None, params.top_k, by_k, low), -jnp.inf)
+
+    kept = lax.cond(jnp.any(by_k), kth_largest, lambda: all_kept)
+
     def nucleus() -> Array:
-        order, weights = float_order(logits), _weights(logits, peak, params)
-        weights = jnp.where((order >= kept[:, None]) & (weights >= params.min_p[:, None]), weights, 0.0)
-        target = params.top_p * jnp.sum(weights, axis=-1)
-        return jnp.where(by_p, _bisect(order, weights, target, by_p), _INT_MIN)
+        weights = _kept_weights(logits, peak, kept, params)
+        total = jnp.sum(weights, axis=-1)
+        # The tokens below this one weigh less than (1 - top_p) * total together, even were there V of them.
+        light = jnp.log(0.5 * (1 - params.top_p) * total / logits.shape[1])
+        low = jnp.maximum(jnp.min(_float_order(logits), axis=-1), _float_order(peak + params.temperature * light))
+        return jnp.where(by_p, _bisect(logits, peak, weights, params.top_p * total, by_p, low), -jnp.inf)
 
-    return jnp.maximum(kept, lax.cond(jnp.any(by_p), nucleus, lambda: lowest))
+    return jnp.maximum(kept, lax.cond(jnp.any(by_p), nucleus, lambda: all_kept))
 
 
-def float_order(x: Array) -> Array:
+def _bisect(logits: Array, peak: Array, weights: Array | None, target: Array, active: Array, low: Array) -> Array:
+    """[S] float32: the greatest t for which the tokens with logit >= t weigh `target` [S]; weights None counts them.
+
+    Works on float32 in their order as integers. Invariant: the tokens from `low` [S] on suffice, those from `high` on
+    do not. A row is settled when the two are neighbours or exactly `target` is kept, and waits for the slowest row.
+    """
+    order = _float_order(logits)
+
+    def measured(t: Array) -> Array:
+        kept = order >= t[:, None]
+        if weights is None:
+            return jnp.sum(kept, axis=-1, dtype=jnp.int32)
+        return jnp.sum(jnp.where(kept, weights, 0.0), axis=-1)
+
+    def unsettled(low: Array, high: Array, mass: Array) -> Array:
+        return active & (low < high - 1) & (mass != target)
+
+    def narrow(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        low, high, mass = state
+        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+        middle_mass = measured(middle)
+        changes, enough = unsettled(*state), middle_mass >= target
+        raised = changes & enough
+        return (
+            jnp.where(raised, middle, low),
+            jnp.where(changes & ~enough, middle, high),
+            jnp.where(raised, middle_mass, mass),
+        )
+
+    state = (low, _float_order(peak) + 1, measured(low))
+    return _from_order(lax.while_loop(lambda s: jnp.any(unsettled(*s)), narrow, state)[0])
+
+
+def _float_order(x: Array) -> Array:
     """float32 -> int32 of the same order, with -0 equal to 0 and NaN below everything."""
     bits = lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.int32)
     return jnp.where(jnp.isnan(x), _INT_MIN, bits ^ ((bits >> 31) & _INT_MAX))
 
 
-def _bisect(order: Array, weights: Array | None, target: Array, active: Array) -> Array:
-    """The greatest t [S] for which the tokens with order >= t weigh at least `target` [S]; weights None counts them.
-
-    Invariant: the tokens from `low` on suffice, those from `high` on do not. A row is settled when one token is left in
-    between, or for counts when exactly `target` tokens are kept; the others wait for the slowest row.
-    """
-
-    def measured(t: Array) -> tuple[Array, Array]:
-        above = order >= t[:, None]
-        count = jnp.sum(above, axis=-1, dtype=jnp.int32)
-        return count, count if weights is None else jnp.sum(jnp.where(above, weights, 0.0), axis=-1)
-
-    def open_rows(low: Array, high: Array, count_low: Array, count_high: Array) -> Array:
-        undecided = active & (low < high - 1) & (count_low - count_high > 1)
-        return undecided & (count_low > target) if weights is None else undecided
-
-    def narrow(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        low, high, count_low, count_high = state
-        middle = (low >> 1) + (high >> 1) + (low & high & 1)
-        count, mass = measured(middle)
-        enough = mass >= target
-        changes = open_rows(*state)
-        up, down = changes & enough, changes & ~enough
-        return (
-            jnp.where(up, middle, low),
-            jnp.where(down, middle, high),
-            jnp.where(up, count, count_low),
-            jnp.where(down, count, count_high),
-        )
-
-    low, high = jnp.min(order, axis=-1), jnp.max(order, axis=-1) + 1
-    total = jnp.full(low.shape, order.shape[1], jnp.int32)
-    state = (low, high, total, jnp.zeros_like(total))
-    return lax.while_loop(lambda s: jnp.any(open_rows(*s)), narrow, state)[0]
+def _from_order(order: Array) -> Array:
+    return lax.bitcast_convert_type(order ^ ((order >> 31) & _INT_MAX), jnp.float32)
 
 
 def _weights(logits: Array, peak: Array, params: SampleParams) -> Array:
@@ -254,15 +258,19 @@ def _weights(logits: Array, peak: Array, params: SampleParams) -> Array:
     return jnp.where(temperature > 0, soft, (logits == peak).astype(jnp.float32))
 
 
+def _kept_weights(logits: Array, peak: Array, kept: Array, params: SampleParams) -> Array:
+    """`_weights`, 0 for tokens that min_p or the least kept logit `kept` [S] rules out."""
+    weights = _weights(logits, peak, params)
+    return jnp.where((logits >= kept[:, None]) & (weights >= params.min_p[:, None]), weights, 0.0)
+
+
 # Stage 6: the draw.
 
 
-def _draw(logits: Array, peak: Array, kept: Array, params: SampleParams) -> Array:
-    weights = _weights(logits, peak, params)
-    keep = (float_order(logits) >= kept[:, None]) & (weights >= params.min_p[:, None])
+def _draw(logits: Array, peak: Array, params: SampleParams) -> Array:
+    weights = _kept_weights(logits, peak, kept_from(logits, peak, params), params)
     noise = exponential_noise(params.seed_hi, params.seed_lo, params.position, logits.shape[1])
-    scores = jnp.where(keep, weights, 0.0) / jnp.where(params.temperature[:, None] > 0, noise, 1.0)
-    return _first_max(scores)[1]
+    return _first_max(weights / jnp.where(params.temperature[:, None] > 0, noise, 1.0))[1]
 
 
 def exponential_noise(seed_hi: Array, seed_lo: Array, position: Array, vocab_size: int) -> Array:
