@@ -1,0 +1,55 @@
+"""Every failure in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+import math
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from serving.errors import OverloadedError, WeftError
+
+UNAVAILABLE_RETRY_SECONDS = 5.0  # an engine restarts in seconds to minutes; asking this often is cheap
+
+_HTTP_CODES = {
+    400: "bad_request",
+    404: "unknown_url",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    411: "length_required",
+    413: "payload_too_large",
+    415: "unsupported_media_type",
+}
+
+
+def error_object(error: WeftError) -> dict[str, Any]:
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+def error_reply(error: WeftError) -> Response:
+    headers: dict[str, str] = {}
+    if error.retryable:
+        seconds = error.retry_after if isinstance(error, OverloadedError) else UNAVAILABLE_RETRY_SECONDS
+        headers["retry-after"] = str(max(1, math.ceil(seconds)))
+    return _json(error_object(error), error.http_status, headers)
+
+
+def http_error_reply(error: HTTPException) -> Response:
+    """For what HTTP itself refuses: an unknown path, a wrong method or media type, a body that never ends."""
+    body = {
+        "error": {
+            "message": error.detail,
+            "type": "invalid_request_error",
+            "param": None,
+            "code": http_error_code(error),
+        }
+    }
+    return _json(body, error.status_code, dict(error.headers or {}))
+
+
+def http_error_code(error: HTTPException) -> str:
+    return _HTTP_CODES.get(error.status_code, "http_error")
+
+
+def _json(body: dict[str, Any], status: int, headers: dict[str, str]) -> Response:
+    return Response(msgspec.json.encode(body), status_code=status, media_type="application/json", headers=headers)

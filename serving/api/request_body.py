@@ -1,0 +1,56 @@
+"""From a socket to a typed body, with a bound on everything: media type, coding, bytes, seconds."""
+
+import asyncio
+from typing import TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from serving.api.strict_json import parse_object
+from serving.api.typed_body import Body, typed
+from serving.errors import PayloadTooLargeError
+
+BODY_SECONDS = 60.0  # from the end of the headers to the end of the body
+
+B = TypeVar("B", bound=Body)
+
+
+async def read_typed(request: Request, kind: type[B], max_bytes: int) -> B:
+    """Raises HTTPException (408, 415), PayloadTooLargeError, RequestError, or ClientDisconnect."""
+    _check_headers(request)
+    return typed(kind, parse_object(await _read(request, max_bytes)))
+
+
+def _check_headers(request: Request) -> None:
+    """Demanding JSON by name also keeps foreign web pages out: a browser asks first before it sends that type."""
+    media, _, rest = request.headers.get("content-type", "").partition(";")
+    charset = rest.strip().lower().removeprefix("charset=").strip('"')
+    if media.strip().lower() != "application/json" or charset not in ("", "utf-8"):
+        raise HTTPException(415, "the body must have content-type application/json, in UTF-8")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise HTTPException(415, "the body must not be compressed; leave content-encoding out")
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared[:20]) > max_bytes:
+        raise _too_large(max_bytes)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
+                parts.append(part)
+    except TimeoutError:
+        raise HTTPException(
+            408, f"the body did not arrive within {BODY_SECONDS:g} seconds", headers={"connection": "close"}
+        ) from None
+    return b"".join(parts)
+
+
+def _too_large(max_bytes: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(f"the body is larger than {max_bytes} bytes", code="payload_too_large")

@@ -1,0 +1,141 @@
+// One message on screen. Buttons carry `data-action`; the transcript acts on them.
+
+import { element, icon, iconButton } from "./element.js";
+import { Prose } from "./prose.js";
+
+const ENDINGS = {
+  length: "Cut at the token limit. A higher limit is in the settings.",
+  abort: "Stopped before the end.",
+  content_filter: "Cut by the server's content policy.",
+};
+
+export function viewOf(message) {
+  return message.role === "user" ? new UserView(message) : new AnswerView(message);
+}
+
+class UserView {
+  constructor(message) {
+    this.edit = iconButton("pencil", "Edit this message", { "data-action": "edit" });
+    this.node = element("article.message.user", { "aria-label": "You" },
+      element("div.bubble", {}, message.content),
+      element("div.actions", {}, iconButton("copy", "Copy this message", { "data-action": "copy" }), this.edit),
+    );
+  }
+
+  update({ isLastQuestion, streaming }) {
+    this.edit.hidden = !isLastQuestion || streaming;
+  }
+}
+
+class AnswerView {
+  #message;
+  #shown = null;
+
+  constructor(message) {
+    this.#message = message;
+    this.calls = element("div.tool-calls");
+    const text = element("div.prose");
+    this.prose = new Prose(text);
+    this.waiting = element("div.waiting", { role: "img", "aria-label": "Waiting for the first token" },
+      element("span"), element("span"), element("span"));
+    this.failure = element("div.failure", { role: "alert" });
+    this.ending = element("p.ending");
+    this.stats = element("span.stats");
+    this.copy = iconButton("copy", "Copy this answer", { "data-action": "copy" });
+    this.again = iconButton("refresh", "Answer again", { "data-action": "regenerate" });
+    this.footer = element("footer.footer", {}, element("div.actions", {}, this.copy, this.again), this.stats);
+    this.node = element("article.message.assistant", { "aria-label": "Answer" },
+      this.calls, text, this.waiting, this.ending, this.failure, this.footer);
+  }
+
+  update({ isLast, streaming }) {
+    const message = this.#message;
+    if (this.#shown !== message.content) this.prose.update(message.content);
+    this.#shown = message.content;
+    this.#updateCalls(message.toolCalls);
+    const empty = message.content === "" && message.toolCalls.length === 0;
+    this.waiting.hidden = !(streaming && empty);
+    this.node.classList.toggle("streaming", streaming && !empty);
+    if (streaming) this.node.setAttribute("aria-busy", "true");
+    else this.node.removeAttribute("aria-busy");
+    this.footer.hidden = streaming;
+    this.copy.hidden = message.content === "";
+    this.again.hidden = !isLast || message.error !== null;
+    this.stats.replaceChildren(...(streaming ? [] : statsOf(message)));
+    this.#updateEnding(streaming, empty);
+    this.#updateFailure(streaming ? null : message.error, isLast);
+  }
+
+  #updateCalls(calls) {
+    calls.forEach((call, index) => {
+      const node = this.calls.children[index] ?? this.calls.appendChild(toolCallNode());
+      node.querySelector(".tool-name").textContent = call.name;
+      node.querySelector("code").textContent = readableArguments(call.arguments);
+    });
+  }
+
+  #updateEnding(streaming, empty) {
+    const { finishReason } = this.#message;
+    let text = ENDINGS[finishReason] ?? "";
+    // No reason at all: the page was closed or reloaded while the answer was on its way.
+    if (finishReason === null) text = "Interrupted: the page was closed before the end.";
+    if (finishReason === "stop" && empty) text = "The model answered with nothing.";
+    this.ending.textContent = streaming ? "" : text;
+    this.ending.hidden = this.ending.textContent === "";
+  }
+
+  #updateFailure(error, isLast) {
+    const shown = error?.message ?? "";
+    this.failure.hidden = error === null;
+    if (this.failure.dataset.shown === shown && this.failure.dataset.last === String(isLast)) return;
+    this.failure.dataset.shown = shown;
+    this.failure.dataset.last = String(isLast);
+    this.failure.replaceChildren(...(error ? failureParts(error, isLast) : []));
+  }
+}
+
+function toolCallNode() {
+  return element("section.tool-call", { "aria-label": "Tool call" },
+    element("div.tool-head", {}, icon("tool"), element("span", {}, "Tool call"), element("strong.tool-name")),
+    element("pre", { tabindex: "0" }, element("code")),
+  );
+}
+
+/** Indented where it is whole JSON; as it came while it streams. */
+function readableArguments(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error;
+    return text;
+  }
+}
+
+function failureParts({ message, status, param, retryAfter }, isLast) {
+  const details = [
+    status ? `HTTP ${status}` : null,
+    param ? `parameter ${param}` : null,
+    retryAfter ? `the server asks to wait ${retryAfter} s` : null,
+  ].filter(Boolean);
+  return [
+    icon("alert"),
+    element("div", {},
+      element("p.failure-text", {}, message),
+      details.length > 0 && element("p.failure-details", {}, details.join(" · ")),
+    ),
+    isLast && element("button.button", { type: "button", "data-action": "regenerate" }, icon("refresh"), "Retry"),
+  ].filter(Boolean);
+}
+
+function statsOf({ stats, model }) {
+  if (!stats) return [];
+  const figures = [
+    [stats.firstTokenMs, (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(2)} s`), "to first token"],
+    [stats.tokensPerSecond, (rate) => rate.toFixed(rate < 100 ? 1 : 0), "tok/s"],
+    [stats.tokens, String, stats.tokens === 1 ? "token" : "tokens"],
+  ];
+  const parts = figures
+    .filter(([value]) => value !== null)
+    .map(([value, format, unit]) => element("span.figure", {}, element("b", {}, format(value)), ` ${unit}`));
+  return model ? [...parts, element("span.figure.model", {}, model)] : parts;
+}

@@ -1,0 +1,117 @@
+// The messages of the conversation that is open. Draws at most once per frame, and only what changed; keeps the newest
+// line in view while the reader is at the bottom, and leaves them alone when they are not.
+
+import { viewOf } from "./message_view.js";
+import { lastUserIndex } from "./conversation.js";
+
+const AT_BOTTOM = 40; // pixels
+
+export class Transcript {
+  #scroller;
+  #list;
+  #jump;
+  #announcer;
+  #views = new WeakMap();
+  #conversation = null;
+  #turn = null;
+  #spoken = 0;
+  #frame = null;
+  #pinned = true;
+
+  /** `onaction(name, message, button)` is called for the buttons of a message. */
+  constructor({ scroller, list, jump, announcer, onaction }) {
+    this.#scroller = scroller;
+    this.#list = list;
+    this.#jump = jump;
+    this.#announcer = announcer;
+    scroller.addEventListener("scroll", () => this.#noticeScroll(), { passive: true });
+    // Growth of the text, late layout of off-screen messages, the phone's keyboard: all end up here.
+    const observer = new ResizeObserver(() => (this.#pinned ? this.#toBottom() : this.#noticeScroll()));
+    observer.observe(list);
+    observer.observe(scroller);
+    jump.addEventListener("click", () => this.scrollToLatest());
+    list.addEventListener("click", (event) => {
+      const button = event.target.closest("[data-action], .copy-code");
+      if (!button) return;
+      const index = [...list.children].indexOf(button.closest(".message"));
+      onaction(button.dataset.action ?? "copy-code", this.#conversation.messages[index], button);
+    });
+  }
+
+  /** `turn` is the answer on its way in this conversation, or null. */
+  show(conversation, turn) {
+    const switched = this.#conversation !== conversation;
+    this.#conversation = conversation;
+    if (this.#turn !== turn) this.#spoken = 0;
+    this.#turn = turn;
+    if (switched) this.#pinned = true;
+    this.#draw();
+    if (this.#pinned) this.#toBottom();
+  }
+
+  /** The running answer grew: draw it in the next frame. */
+  schedule() {
+    this.#frame ??= requestAnimationFrame(() => {
+      this.#frame = null;
+      if (!this.#turn) return;
+      this.#updateView(this.#turn.answer);
+      this.#speak(false);
+    });
+  }
+
+  /** Draws the end of the running answer and reads out what is left of it. */
+  finish() {
+    this.#draw();
+    this.#speak(true);
+    this.#turn = null;
+    this.#draw();
+  }
+
+  scrollToLatest() {
+    this.#pinned = true;
+    this.#toBottom();
+  }
+
+  #draw() {
+    const messages = this.#conversation?.messages ?? [];
+    messages.forEach((message, index) => {
+      const { node } = this.#viewFor(message);
+      if (this.#list.children[index] !== node) this.#list.insertBefore(node, this.#list.children[index] ?? null);
+      this.#updateView(message);
+    });
+    while (this.#list.children.length > messages.length) this.#list.lastElementChild.remove();
+  }
+
+  #viewFor(message) {
+    if (!this.#views.has(message)) this.#views.set(message, viewOf(message));
+    return this.#views.get(message);
+  }
+
+  #updateView(message) {
+    const { messages } = this.#conversation;
+    this.#viewFor(message).update({
+      isLast: messages.at(-1) === message,
+      isLastQuestion: messages[lastUserIndex(this.#conversation)] === message,
+      streaming: this.#turn !== null && (this.#turn.answer === message || message.role === "user"),
+    });
+  }
+
+  /** Whole blocks only: a screen reader that is told every token says nothing useful. */
+  #speak(finished) {
+    if (!this.#turn) return;
+    const { prose } = this.#viewFor(this.#turn.answer);
+    const whole = finished ? prose.blockCount : prose.blockCount - 1;
+    for (; this.#spoken < whole; this.#spoken += 1) this.#announcer.say(prose.spokenBlock(this.#spoken));
+  }
+
+  #noticeScroll() {
+    const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
+    this.#pinned = scrollHeight - scrollTop - clientHeight <= AT_BOTTOM;
+    this.#jump.hidden = this.#pinned;
+  }
+
+  #toBottom() {
+    this.#scroller.scrollTop = this.#scroller.scrollHeight;
+    this.#jump.hidden = true;
+  }
+}

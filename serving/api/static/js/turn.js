@@ -1,0 +1,79 @@
+// One answer while it is produced: sends the request, fills the answer message, measures.
+
+import { ChatError } from "./chat_api.js";
+
+export class Turn {
+  #abort = new AbortController();
+  #sent = 0;
+  #firstToken = null;
+  #lastToken = null;
+
+  /** `answer` is the assistant message to fill; `conversation` the one it belongs to. */
+  constructor(api, request, conversation, answer) {
+    this.api = api;
+    this.request = request;
+    this.conversation = conversation;
+    this.answer = answer;
+  }
+
+  /** Runs to the end, whatever it is; calls `changed()` after each chunk. The answer then says how it ended. */
+  async run(changed) {
+    const { answer } = this;
+    this.#sent = performance.now();
+    try {
+      for await (const chunk of this.api.completion(this.request, this.#abort.signal)) {
+        this.#take(chunk);
+        changed();
+      }
+    } catch (error) {
+      if (error.name === "AbortError") {
+        answer.finishReason = "abort";
+      } else if (error instanceof ChatError) {
+        answer.finishReason = "error";
+        answer.error = { message: error.message, status: error.status, param: error.param, retryAfter: error.retryAfter };
+      } else {
+        answer.finishReason = "error";
+        answer.error = { message: `The page failed: ${error.message}`, status: 0, param: null, retryAfter: null };
+        throw error;
+      }
+    } finally {
+      this.#measure(null);
+    }
+  }
+
+  /** Closes the connection, which is what tells the server to stop. */
+  stop() {
+    this.#abort.abort();
+  }
+
+  #take(chunk) {
+    const choice = chunk.choices?.[0];
+    if (choice?.delta) this.#takeDelta(choice.delta);
+    if (choice?.finish_reason) this.answer.finishReason = choice.finish_reason;
+    if (chunk.usage) this.#measure(chunk.usage);
+  }
+
+  #takeDelta({ content, tool_calls: toolCalls }) {
+    if (!content && !toolCalls?.length) return;
+    this.#lastToken = performance.now();
+    this.#firstToken ??= this.#lastToken;
+    this.answer.content += content ?? "";
+    for (const { index, function: part } of toolCalls ?? []) {
+      const call = (this.answer.toolCalls[index] ??= { name: "", arguments: "" });
+      call.name += part?.name ?? "";
+      call.arguments += part?.arguments ?? "";
+    }
+  }
+
+  /** Times are the page's own: the network and the browser are in them, as they are for the reader. */
+  #measure(usage) {
+    if (this.#firstToken === null) return;
+    const stats = (this.answer.stats ??= { firstTokenMs: null, tokens: null, tokensPerSecond: null });
+    stats.firstTokenMs = this.#firstToken - this.#sent;
+    if (!usage) return;
+    stats.tokens = usage.completion_tokens;
+    // The first token belongs to the prefill; the rest were decoded between the first and the last arrival.
+    const seconds = (this.#lastToken - this.#firstToken) / 1000;
+    if (stats.tokens > 1 && seconds > 0) stats.tokensPerSecond = (stats.tokens - 1) / seconds;
+  }
+}

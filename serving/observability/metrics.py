@@ -1,0 +1,198 @@
+"""Prometheus metrics, under the names that dashboards for vLLM know, and weft's own.
+
+The engine's counters come in snapshots and are read when Prometheus asks (`EngineCollector`); latencies are observed
+where streams pass (`StreamMeter`).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+# Bucket bounds in seconds, the ones that vLLM's dashboards expect.
+_FIRST_TOKEN = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+    160,
+)
+_BETWEEN_TOKENS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10, 20, 40, 80)
+_WHOLE = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_TOKENS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
+
+# Metric name -> (field of the snapshot, help). Counters are named without `_total`, which the exposition adds.
+_COUNTERS = {
+    "vllm:prefix_cache_queries": ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
+    "vllm:prefix_cache_hits": ("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+    "vllm:num_preemptions": ("preemptions", "Streams whose pages were taken away to be computed again."),
+    "vllm:prompt_tokens": ("prompt_tokens", "Prompt tokens computed."),
+    "vllm:generation_tokens": ("generation_tokens", "Tokens generated."),
+    "weft_engine_steps": ("steps", "Steps of the engine."),
+    "weft_host_seconds": ("host_seconds", "Seconds spent planning, packing and committing steps."),
+    "weft_device_wait_seconds": ("device_wait_seconds", "Seconds spent waiting for the device."),
+    "weft_recompiles": ("recompiles", "Programs compiled while serving; must stay 0."),
+}
+_GAUGES = {
+    "vllm:num_requests_running": ("running", "Streams that hold pages."),
+    "vllm:num_requests_waiting": ("waiting", "Streams that wait for pages."),
+    "weft_free_pages": ("free_pages", "KV pages that a stream can take."),
+    "weft_used_pages": ("used_pages", "KV pages held by live streams."),
+}
+
+Outcome = Literal["stop", "length", "abort", "error"]
+
+
+class EngineCollector(Collector):
+    """The engine's numbers as of the last snapshot. Counters go on where a restarted engine begins again from 0."""
+
+    def __init__(self, model_name: str) -> None:
+        self._labels = [model_name]
+        self._now: Mapping[str, float] | None = None
+        self._last: dict[str, float] = {}
+        self._before_restarts: dict[str, float] = {}
+
+    def update(self, snapshot: Mapping[str, float] | None) -> None:
+        """`snapshot` has the fields of EngineStats; None where the engine does not answer."""
+        self._now = snapshot
+        if snapshot is None:
+            return
+        fields = [name for name, _ in _COUNTERS.values()]
+        if any(snapshot[name] < self._last.get(name, 0) for name in fields):
+            for name in fields:
+                self._before_restarts[name] = self._before_restarts.get(name, 0) + self._last[name]
+        self._last = {name: snapshot[name] for name in fields}
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (source, text) in _COUNTERS.items():
+            counter = CounterMetricFamily(name, text, labels=["model_name"])
+            counter.add_metric(self._labels, self._before_restarts.get(source, 0) + self._last.get(source, 0))
+            yield counter
+        yield self._gauge("weft_engine_up", "1 where the engine answers and is ready.", self._up())
+        if self._now is None:
+            return
+        for name, (source, text) in _GAUGES.items():
+            yield self._gauge(name, text, self._now[source])
+        pages = self._now["used_pages"] + self._now["free_pages"]
+        usage = self._now["used_pages"] / pages if pages else 0.0
+        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use; 1 is all.", usage)
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def _up(self) -> float:
+        return float(self._now is not None and bool(self._now["ready"]))
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        gauge = GaugeMetricFamily(name, text, labels=["model_name"])
+        gauge.add_metric(self._labels, value)
+        return gauge
+
+
+class Metrics:
+    """One registry for one API process, apart from prometheus-client's global one."""
+
+    def __init__(self, model_name: str) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._engine = EngineCollector(model_name)
+        self.registry.register(self._engine)
+        label = {"model_name": model_name}
+        self.first_token = self._histogram(
+            "vllm:time_to_first_token_seconds", "Arrival to the first token.", _FIRST_TOKEN, label
+        )
+        self.between_tokens = self._histogram(
+            "vllm:inter_token_latency_seconds", "Between two deltas of a stream.", _BETWEEN_TOKENS, label
+        )
+        self.whole = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to the end.", _WHOLE, label)
+        self.queue = self._histogram(
+            "vllm:request_queue_time_seconds", "Arrival at the engine to the first plan.", _WHOLE, label
+        )
+        self.prompt_tokens = self._histogram(
+            "vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS, label
+        )
+        self.output_tokens = self._histogram(
+            "vllm:request_generation_tokens", "Tokens generated for a choice.", _TOKENS, label
+        )
+        finished = Counter(
+            "vllm:request_success",
+            "Choices that ended, by how.",
+            ["model_name", "finished_reason"],
+            registry=self.registry,
+        )
+        self.finished = {
+            outcome: finished.labels(model_name=model_name, finished_reason=outcome)
+            for outcome in ("stop", "length", "abort", "error")
+        }
+        self._refused = Counter(
+            "weft_requests_refused",
+            "Requests answered with an error, by its code.",
+            ["model_name", "reason"],
+            registry=self.registry,
+        )
+        self.open_streams = Gauge(
+            "weft_open_streams", "Choices being generated in this process.", ["model_name"], registry=self.registry
+        ).labels(**label)
+        self._model_name = model_name
+
+    def refuse(self, reason: str) -> None:
+        """`reason` is an error's code: a word of the server's, never one of a client's."""
+        self._refused.labels(model_name=self._model_name, reason=reason).inc()
+
+    def render(self, snapshot: Mapping[str, float] | None) -> bytes:
+        """The exposition text. `snapshot` is EngineStats as a mapping, or None where the engine does not answer."""
+        self._engine.update(snapshot)
+        return generate_latest(self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], label: Mapping[str, str]) -> Histogram:
+        return Histogram(name, text, list(label), buckets=buckets, registry=self.registry).labels(**label)
+
+
+class StreamMeter:
+    """The latencies of one choice. `now` is a monotonic clock's seconds."""
+
+    __slots__ = ("_arrival", "_ended", "_last", "_metrics", "_tokens")
+
+    def __init__(self, metrics: Metrics, arrival: float) -> None:
+        self._metrics = metrics
+        self._arrival = arrival
+        self._last: float | None = None
+        self._tokens = 0
+        self._ended = False
+
+    def delta(self, now: float, tokens: int) -> None:
+        """`tokens` so far."""
+        if self._last is None:
+            self._metrics.first_token.observe(now - self._arrival)
+        else:
+            self._metrics.between_tokens.observe(now - self._last)
+        self._last = now
+        self._tokens = tokens
+
+    def end(self, now: float, outcome: Outcome) -> None:
+        """Counts once, however often it is called."""
+        if self._ended:
+            return
+        self._ended = True
+        self._metrics.finished[outcome].inc()
+        self._metrics.whole.observe(now - self._arrival)
+        self._metrics.output_tokens.observe(self._tokens)
