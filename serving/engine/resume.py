@@ -1,0 +1,171 @@
+"""An Engine whose streams outlive the engine process.
+
+When the inner engine is lost in the middle of a stream, this one waits until it is ready again and submits prompt plus
+tokens so far. The noise of a draw depends on (seed, position) alone, so the stream goes on with the tokens that would
+have come: none twice, none missing.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import cast
+
+from serving.engine.client import Engine, EngineInfo, EngineStats
+from serving.engine.remote import ENGINE_LOST
+from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
+from serving.errors import EngineError, EngineUnavailableError, OverloadedError, WeftError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePolicy:
+    deadline_seconds: float = 120.0  # from the loss to the next event; then the stream fails
+    first_wait_seconds: float = 0.05
+    longest_wait_seconds: float = 2.0
+
+
+class ResumingEngine:
+    """Wraps `inner`. A stream that `inner` never accepted is not waited for: its EngineUnavailableError is passed on.
+
+    `jitter` scales each wait (so that a thousand streams do not ask at one instant); `sleep` and `now` are the clock.
+    """
+
+    def __init__(
+        self,
+        inner: Engine,
+        policy: ResumePolicy | None = None,
+        *,
+        jitter: Callable[[], float] = lambda: random.uniform(0.5, 1.0),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._inner = inner
+        self._policy = policy or ResumePolicy()
+        self._jitter = jitter
+        self._sleep = sleep
+        self._now = now
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
+        """As the inner engine's, but raises EngineUnavailableError only where nothing was accepted, or once the engine
+        stayed away for longer than the deadline."""
+        progress = _Progress(request)
+        outage: _Outage | None = None
+        while True:
+            try:
+                inner = cast(AsyncGenerator[TokenEvent, None], self._inner.generate(progress.next_request()))
+                async with aclosing(inner) as events:
+                    async for event in events:
+                        outage = None
+                        yield progress.deliver(event)
+                        if event.finish_reason is not None:
+                            return
+                raise EngineError(f"the engine ended stream {request.request_id} without a reason")
+            except (EngineUnavailableError, OverloadedError) as error:
+                outage = self._outage(error, outage, progress)
+            info = await self._wait_until_ready(outage)
+            last = progress.end_reached(info.max_model_len)
+            if last is not None:
+                yield last
+                return
+
+    def _outage(self, error: WeftError, outage: "_Outage | None", progress: "_Progress") -> "_Outage":
+        """The outage that goes on, or the one that begins. Raises `error` where it cannot be waited for."""
+        if outage is not None:
+            return outage
+        accepted = progress.started or (isinstance(error, EngineUnavailableError) and error.code == ENGINE_LOST)
+        if not accepted:
+            raise error
+        log.warning("stream %s lost its engine: %s", progress.request_id, error)
+        return _Outage(self._now() + self._policy.deadline_seconds, self._policy.first_wait_seconds, error)
+
+    async def _wait_until_ready(self, outage: "_Outage") -> EngineInfo:
+        while True:
+            left = outage.deadline - self._now()
+            if left <= 0:
+                raise EngineUnavailableError(
+                    f"the engine did not come back within {self._policy.deadline_seconds:g} s", code=ENGINE_LOST
+                ) from outage.cause
+            await self._sleep(min(outage.wait * self._jitter(), left))
+            outage.wait = min(outage.wait * 2, self._policy.longest_wait_seconds)
+            try:
+                return await self._inner.info()
+            except EngineUnavailableError as error:
+                outage.cause = error
+
+    async def info(self) -> EngineInfo:
+        return await self._inner.info()
+
+    async def stats(self) -> EngineStats:
+        return await self._inner.stats()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@dataclass(slots=True)
+class _Outage:
+    """From a loss to the next event, however many attempts that takes."""
+
+    deadline: float
+    wait: float
+    cause: WeftError
+
+
+class _Progress:
+    """What one stream has delivered."""
+
+    def __init__(self, request: GenerateRequest) -> None:
+        self.request_id = request.request_id
+        self.started = False  # an event was delivered
+        self._request = request
+        self._attempts = 0
+        self._delivered: list[int] = []
+
+    def next_request(self) -> GenerateRequest:
+        """What to submit now: at first the request itself, then its continuation under a fresh id."""
+        self._attempts += 1
+        if self._attempts == 1:
+            return self._request
+        sampling = self._request.sampling
+        if self.started and sampling.prompt_logprobs is not None:
+            sampling = dataclasses.replace(sampling, prompt_logprobs=None)
+        return dataclasses.replace(
+            self._request,
+            request_id=f"{self.request_id}~{self._attempts}",
+            sampling=sampling,
+            output_token_ids=(*self._request.output_token_ids, *self._delivered),
+        )
+
+    def deliver(self, event: TokenEvent) -> TokenEvent:
+        """The event as the client sees it: under its own id, and with first-event facts only once."""
+        self._delivered += event.token_ids
+        if self._attempts == 1:
+            self.started = True
+            return event
+        if self.started:
+            event = dataclasses.replace(event, prompt_logprobs=(), cached_tokens=None, queue_seconds=None)
+        self.started = True
+        return dataclasses.replace(event, request_id=self.request_id)
+
+    def end_reached(self, max_model_len: int) -> TokenEvent | None:
+        """The last event, where only it was lost: every token of the stream had been delivered."""
+        sampling = self._request.sampling
+        output = len(self._request.output_token_ids) + len(self._delivered)
+        if self._delivered and output > sampling.min_tokens:
+            token = self._delivered[-1]
+            if token in sampling.stop_token_ids:
+                return self._end(FinishReason.STOP, token)
+            if token in sampling.eos_token_ids:
+                return self._end(FinishReason.STOP)
+        if output >= sampling.max_tokens or len(self._request.prompt_token_ids) + output >= max_model_len:
+            return self._end(FinishReason.LENGTH)
+        return None
+
+    def _end(self, reason: FinishReason, stop_token_id: int | None = None) -> TokenEvent:
+        return TokenEvent(request_id=self.request_id, finish_reason=reason, stop_token_id=stop_token_id)
