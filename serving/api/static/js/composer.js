@@ -41,7 +41,7 @@ export class Composer extends EventTarget {
   edit(text) {
     this.#banner.hidden = false;
     this.#fill(text);
-    this.focus();
+    this.#box.focus();
   }
 
   clear() {
@@ -49,8 +49,9 @@ export class Composer extends EventTarget {
     this.#fill("");
   }
 
+  /** Not on a phone: its keyboard would cover half the page that the reader just asked for. */
   focus() {
-    this.#box.focus();
+    if (!this.#touch.matches) this.#box.focus();
   }
 
   #fill(text) {

@@ -37,14 +37,21 @@ export class ConversationList extends EventTarget {
         element("ul", {}, ...conversations.map((conversation) => this.#row(conversation))),
       ));
     const note = this.#search.value ? "Nothing found." : "Conversations are kept in this browser only.";
+    const focused = this.#focusedButton();
     this.#root.replaceChildren(...(sections.length > 0 ? sections : [element("p.list-note", {}, note)]));
+    if (focused) this.#root.querySelectorAll(`[data-id="${focused.id}"] button`)[focused.index]?.focus();
+  }
+
+  #focusedButton() {
+    const row = this.#root.contains(document.activeElement) ? document.activeElement.closest(".row") : null;
+    return row && { id: row.dataset.id, index: [...row.querySelectorAll("button")].indexOf(document.activeElement) };
   }
 
   #row(conversation) {
     const { id, title } = conversation;
     const emit = (name) => () => this.#emit(name, id);
     const current = id === this.#currentId;
-    const row = element("li.row", {},
+    const row = element("li.row", { "data-id": id },
       element("button.row-title", { type: "button", title, "aria-current": current && "page", onclick: emit("open") }, title),
       element("span.row-actions", {},
         iconButton("pencil", `Rename ${title}`, { onclick: () => this.#rename(conversation, row) }),
@@ -66,13 +73,13 @@ export class ConversationList extends EventTarget {
       const renamed = input.value.trim();
       if (save && renamed && renamed !== title) this.#emit("rename", { id, title: renamed });
       this.render();
-      this.#root.querySelector(".row.current .row-title")?.focus();
     };
     input.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" && event.key !== "Escape") return;
       event.stopPropagation();
       event.preventDefault();
       finish(event.key === "Enter");
+      this.#root.querySelector(`[data-id="${id}"] .row-title`)?.focus();
     });
     input.addEventListener("blur", () => finish(true));
     row.replaceChildren(input);

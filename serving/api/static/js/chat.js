@@ -1,0 +1,129 @@
+// The conversation that is open, and the answers on their way. An answer goes on while another conversation is read.
+
+import { assistantMessage, lastUserIndex, newConversation, requestMessages, titleFor, userMessage } from "./conversation.js";
+import { Turn } from "./turn.js";
+
+/** Emits "open" when another conversation is shown and "unreachable" when an answer failed for want of a server. */
+export class Chat extends EventTarget {
+  #api;
+  #store;
+  #settings;
+  #picker;
+  #composer;
+  #transcript;
+  #announcer;
+  #welcome;
+  #turns = new Map(); // conversation id -> the Turn that runs in it
+  #conversation = newConversation();
+
+  constructor({ api, store, settings, picker, composer, transcript, announcer, welcome }) {
+    super();
+    this.#api = api;
+    this.#store = store;
+    this.#settings = settings;
+    this.#picker = picker;
+    this.#composer = composer;
+    this.#transcript = transcript;
+    this.#announcer = announcer;
+    this.#welcome = welcome;
+    // A page that is closed loses its streams; what came so far is kept.
+    addEventListener("pagehide", () => this.#turns.forEach((turn) => store.save(turn.conversation)));
+  }
+
+  get conversation() {
+    return this.#conversation;
+  }
+
+  get #turn() {
+    return this.#turns.get(this.#conversation.id) ?? null;
+  }
+
+  open(conversation) {
+    if (conversation === this.#conversation) return;
+    this.#conversation = conversation;
+    this.#composer.clear();
+    this.#refresh();
+  }
+
+  /** Takes up what another tab did to the open conversation. */
+  followStore() {
+    const stored = this.#store.get(this.#conversation.id);
+    if (stored && !this.#turn) this.open(stored);
+  }
+
+  /** Asks `text`; where the last question is being edited, instead of it. */
+  async send(text) {
+    await this.#requireModel();
+    if (this.#turn) return;
+    const conversation = this.#conversation;
+    if (this.#composer.editing) conversation.messages.length = lastUserIndex(conversation);
+    conversation.messages.push(userMessage(text));
+    conversation.title ||= titleFor(text);
+    this.#composer.clear();
+    await this.#answer(conversation);
+  }
+
+  /** Asks the last question again; what was answered to it goes. */
+  async regenerate() {
+    await this.#requireModel();
+    if (this.#turn) return;
+    const conversation = this.#conversation;
+    conversation.messages.length = lastUserIndex(conversation) + 1;
+    await this.#answer(conversation);
+  }
+
+  editLast() {
+    const index = lastUserIndex(this.#conversation);
+    if (index >= 0 && !this.#turn) this.#composer.edit(this.#conversation.messages[index].content);
+  }
+
+  stop(id = this.#conversation.id) {
+    this.#turns.get(id)?.stop();
+  }
+
+  // The list may have failed to load when the page did. Without a model the server's own refusal says what is wrong.
+  async #requireModel() {
+    if (!this.#picker.model) await this.#picker.load();
+  }
+
+  async #answer(conversation) {
+    const { model } = this.#picker;
+    const request = {
+      model,
+      messages: requestMessages(conversation, this.#settings.get("system_prompt")),
+      ...this.#settings.sampling(),
+    };
+    const answer = assistantMessage(model);
+    const turn = new Turn(this.#api, request, conversation, answer);
+    conversation.messages.push(answer);
+    conversation.updated = Date.now();
+    this.#turns.set(conversation.id, turn);
+    this.#store.save(conversation);
+    this.#transcript.scrollToLatest();
+    this.#refresh();
+    this.#announcer.say("Answering");
+    try {
+      await turn.run(() => this.#conversation === conversation && this.#transcript.schedule());
+    } finally {
+      this.#finish(turn);
+    }
+  }
+
+  #finish({ conversation, answer }) {
+    this.#turns.delete(conversation.id);
+    conversation.updated = Date.now();
+    if (this.#store.get(conversation.id)) this.#store.save(conversation); // it may have been deleted meanwhile
+    if (this.#conversation === conversation) {
+      this.#transcript.finish();
+      this.#refresh();
+    }
+    if (answer.error?.status === 0) this.dispatchEvent(new Event("unreachable"));
+  }
+
+  #refresh() {
+    this.#welcome.hidden = this.#conversation.messages.length > 0;
+    this.#composer.answering = this.#turn !== null;
+    this.#transcript.show(this.#conversation, this.#turn);
+    this.dispatchEvent(new Event("open"));
+  }
+}

@@ -1,0 +1,130 @@
+"""A chat server whose every answer is dictated by the test: the page's counterpart, over real HTTP on a real port."""
+
+import asyncio
+import json
+import queue
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from serving.api.page import page_routes
+
+WAIT = 15.0  # seconds until a test that waits in vain fails; no test passes because of it
+END = b""
+
+
+class Exchange:
+    """One chat completion, as the server sees it: the request, and what the test lets it answer."""
+
+    def __init__(self, body: dict[str, Any], headers: dict[str, str]) -> None:
+        self.body = body
+        self.headers = headers
+        self.disconnected = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
+        self._head: asyncio.Future[Response] = self._loop.create_future()
+
+    def refuse(self, status: int, error: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+        response = JSONResponse({"error": error}, status, headers=headers)
+        self._loop.call_soon_threadsafe(self._head.set_result, response)
+
+    def start(self) -> None:
+        response = StreamingResponse(self._stream(), media_type="text/event-stream")
+        self._loop.call_soon_threadsafe(self._head.set_result, response)
+
+    def raw(self, data: bytes) -> None:
+        self._loop.call_soon_threadsafe(self._chunks.put_nowait, data)
+
+    def event(self, payload: dict[str, Any]) -> None:
+        self.raw(b"data: " + json.dumps(payload).encode() + b"\n\n")
+
+    def say(self, text: str) -> None:
+        self.delta({"content": text})
+
+    def delta(self, delta: dict[str, Any], finish_reason: str | None = None) -> None:
+        self.event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
+
+    def finish(self, reason: str = "stop", completion_tokens: int = 7) -> None:
+        self.delta({}, reason)
+        self.event({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": completion_tokens}})
+        self.raw(b"data: [DONE]\n\n")
+        self.raw(END)
+
+    def answer(self, text: str) -> None:
+        self.start()
+        self.say(text)
+        self.finish()
+
+    def cut(self) -> None:
+        """Ends the response in the middle of the stream."""
+        self.raw(END)
+
+    async def response(self) -> Response:
+        return await self._head
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        try:
+            while (chunk := await self._chunks.get()) != END:
+                yield chunk
+        except asyncio.CancelledError:
+            self.disconnected.set()
+            raise
+
+
+class ScriptedChat:
+    """Hands each completion request to the test, which answers it through the Exchange."""
+
+    def __init__(self) -> None:
+        self.models = ["weft-demo", "weft-large"]
+        self.ready = True
+        self._exchanges: queue.Queue[Exchange] = queue.Queue()
+        self.app = Starlette(
+            routes=[
+                *page_routes(),
+                Route("/v1/models", self._models),
+                Route("/health/ready", self._ready),
+                Route("/v1/chat/completions", self._complete, methods=["POST"]),
+            ]
+        )
+
+    def exchange(self) -> Exchange:
+        return self._exchanges.get(timeout=WAIT)
+
+    def no_exchange_waits(self) -> bool:
+        return self._exchanges.empty()
+
+    async def _models(self, _request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
+
+    async def _ready(self, _request: Request) -> Response:
+        return Response(status_code=200 if self.ready else 503)
+
+    async def _complete(self, request: Request) -> Response:
+        exchange = Exchange(await request.json(), dict(request.headers))
+        self._exchanges.put(exchange)
+        return await exchange.response()
+
+
+@contextmanager
+def serving(chat: ScriptedChat) -> Iterator[str]:
+    """Runs the server in a thread on a free loopback port; yields its address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        server = uvicorn.Server(uvicorn.Config(chat.app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join(WAIT)
