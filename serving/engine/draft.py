@@ -19,7 +19,6 @@ class Draft:
     """Collects ranges in any order and issues them with the decodes first."""
 
     budget: int  # tokens left
-    preempted: bool = False  # a running sequence has lost its pages to this plan
     admissions: list[Admission] = field(default_factory=list)
     decodes: list[Range] = field(default_factory=list)  # length 1, sampling
     decoding: list[Sequence] = field(default_factory=list)

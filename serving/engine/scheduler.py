@@ -170,8 +170,7 @@ class Scheduler:
             raise RuntimeError("two steps are in flight: commit one before planning the next")
         draft = Draft(self._max_num_batched_tokens)
         self._plan_running(draft)
-        if not draft.preempted:  # or the victim would come back at once, to be preempted again
-            self._plan_admissions(draft, now)
+        self._plan_admissions(draft, now)
         return self._issue(draft)
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenEvent]:
@@ -233,7 +232,7 @@ class Scheduler:
             remaining = sequence.remaining
             if remaining > 1:
                 prefills.append(sequence)
-            elif remaining == 1 and self._has_place(sequence, draft):
+            elif remaining == 1 and self._has_place(sequence):
                 draft.add(sequence, 1)
         for sequence in prefills:
             if draft.budget < 1:
@@ -314,13 +313,13 @@ class Scheduler:
             self._remove(sequence)
         return sequence.event(token_id, logprobs, reason, stop_token_id)
 
-    def _has_place(self, sequence: Sequence, draft: Draft) -> bool:
+    def _has_place(self, sequence: Sequence) -> bool:
         """Whether the sequence still has its row, and has or gets a page for its next position."""
         if sequence.row is None:  # preempted just now, by one before it
             return False
-        return not sequence.needs_page or self._take_page(sequence, draft)
+        return not sequence.needs_page or self._take_page(sequence)
 
-    def _take_page(self, sequence: Sequence, draft: Draft) -> bool:
+    def _take_page(self, sequence: Sequence) -> bool:
         """One more page for a running sequence; False where it had to give up its own instead.
 
         Decodes are planned in precedence and the victim is the last in precedence, so the victim has no range in this
@@ -329,7 +328,6 @@ class Scheduler:
         while (pages := self._pool.take(1)) is None:
             victim = choose_victim(self._running)
             self._preempt(victim)
-            draft.preempted = True
             if victim is sequence:
                 return False
         sequence.page_table = (*sequence.page_table, *pages)

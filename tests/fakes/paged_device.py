@@ -150,6 +150,7 @@ class PagedDevice:
             return RangeResult(token_id=None, prompt_logprobs=scores)
         assert end == len(row.token_ids), "a range that is not the sequence's last samples"
         assert planned.num_output == len(row.token_ids) - row.num_prompt
+        assert planned.num_output < row.sampling.max_tokens, "the token before was known to be the last one"
         held = row.held[-1]
         token_id = next_token(held, row.sampling, planned.num_output)
         row.token_ids.append(token_id)
