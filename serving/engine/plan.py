@@ -59,7 +59,7 @@ class StepPlan:
 class RangeResult:
     """What the device returned for one range of the plan, in the plan's order."""
 
-    token_id: int | None  # None where the range did not sample
+    token_id: int | None  # None where the range did not sample; negative where nothing could be drawn
     logprobs: TokenLogprobs | None = None
     # Entry i scores the prompt token at position start+1+i, given those before it; only positions that the prompt has.
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()

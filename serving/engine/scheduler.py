@@ -34,6 +34,8 @@ from serving.engine.selection import precedence
 from serving.engine.sequence import Sequence
 from serving.errors import OverloadedError, RequestError
 
+NOTHING_TO_DRAW = "no token can be drawn: every token is banned, or the logits are not finite"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
@@ -191,7 +193,10 @@ class Scheduler:
                 continue
             if planned.prompt_logprobs_from is not None:
                 sequence.gather(planned, computed)
-            if computed.token_id is not None:
+            if computed.token_id is not None and computed.token_id < 0:
+                self._remove(sequence)
+                events.append(sequence.event(reason=FinishReason.ERROR, error=NOTHING_TO_DRAW))
+            elif computed.token_id is not None:
                 events.append(self._accept(sequence, planned, computed.token_id, computed.logprobs))
             elif sequence.scoring_only and planned.start + planned.length == sequence.num_prompt:
                 self._remove(sequence)
