@@ -1,0 +1,186 @@
+"""StepPlan -> one packed int32 vector, so that a step costs one upload.
+
+The vector has a fixed layout for each token bucket (see `BatchLayout`); what is not an integer travels as its bits.
+What does not change from step to step (a row's sampling parameters, the pages it had before) is kept here in numpy
+arrays by row and gathered, so that packing costs a few operations a step, not a few per number.
+
+numpy only: `steps.unpack` is the other half.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from serving.engine.plan import Admission, StepPlan
+from serving.engine.request import SamplingParams
+
+# Flags of a sequence in a step.
+SAMPLES = 1
+STATEFUL = 2  # its row was set up: it has penalties, a bias, masks or bad words
+BANS_STOPS = 4  # min_tokens is not reached
+FEEDS_BACK = 8  # its token is the row's last one, still on the device
+
+# The rows of the [fields, S] block that describes each sequence.
+NUMBERS = ("row", "flags", "kv_len", "last")  # last: index in the flat batch of the sequence's last token
+FLOATS = ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")
+INTEGERS = ("top_k", "seed_hi", "seed_lo")
+SEQUENCE_FIELDS = (*NUMBERS, *FLOATS, *INTEGERS)
+_FLOAT_ROWS = slice(len(NUMBERS), len(NUMBERS) + len(FLOATS))
+_INTEGER_ROWS = slice(len(NUMBERS) + len(FLOATS), None)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """Where each array lies in the vector, for a bucket of T tokens, S sequences and page tables P wide."""
+
+    tokens: int
+    sequences: int
+    table_width: int
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        t, s, p = self.tokens, self.sequences, self.table_width
+        return {
+            "counts": (2,),  # num_decode, num_seqs
+            "token_ids": (t,),
+            "positions": (t,),
+            "sequence_ids": (t,),
+            "cu_q_lens": (s + 1,),
+            "sequences": (len(SEQUENCE_FIELDS), s),
+            "page_table": (s, p),
+        }
+
+    def slices(self) -> dict[str, tuple[int, int, tuple[int, ...]]]:
+        """name -> (begin, end, shape)."""
+        found, begin = {}, 0
+        for name, shape in self.shapes().items():
+            end = begin + int(np.prod(shape))
+            found[name] = (begin, end, shape)
+            begin = end
+        return found
+
+    @property
+    def size(self) -> int:
+        return max(end for _, end, _ in self.slices().values())
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    vector: np.ndarray  # [layout.size] int32
+    layout: BatchLayout
+    plain: bool  # every sequence that samples is plain greedy
+    logprobs: bool  # some sequence wants its token scored
+    prompt_logprobs: bool
+
+
+class BatchPacker:
+    """Packs the plans of one executor, in order.
+
+    `layout_for(num_tokens)` gives the bucket's layout. Raises ValueError where a plan fits no bucket.
+    """
+
+    def __init__(self, num_rows: int, table_width: int, layout_for: Callable[[int], BatchLayout]) -> None:
+        self._layout_for = layout_for
+        self._slices: dict[BatchLayout, dict[str, tuple[int, int, tuple[int, ...]]]] = {}
+        self._table = np.zeros((num_rows, table_width), np.int32)
+        self._filled = [0] * num_rows
+        self._floats = np.zeros((len(FLOATS), num_rows), np.float32)
+        self._integers = np.zeros((len(INTEGERS), num_rows), np.uint32)
+        self._sampling: list[SamplingParams] = [SamplingParams()] * num_rows
+        self._stateful = [False] * num_rows
+
+    def pack(self, plan: StepPlan) -> PackedBatch:
+        for admission in plan.admissions:
+            self._admit(admission)
+        layout = self._layout_for(plan.num_tokens)
+        slices = self._slices.setdefault(layout, layout.slices())
+        vector = np.zeros(layout.size, np.int32)
+        view = {name: vector[begin:end].reshape(shape) for name, (begin, end, shape) in slices.items()}
+        flags = self._fill_sequences(plan, view)
+        self._fill_tokens(plan, view, layout)
+        sampled = [self._sampling[r.row] for r in plan.ranges if r.samples]
+        return PackedBatch(
+            vector=vector,
+            layout=layout,
+            plain=not any(flag & SAMPLES and (flag & STATEFUL) for flag in flags)
+            and all(sampling.temperature == 0.0 for sampling in sampled),
+            logprobs=any(sampling.logprobs is not None for sampling in sampled),
+            prompt_logprobs=any(r.prompt_logprobs_from is not None for r in plan.ranges),
+        )
+
+    def _admit(self, admission: Admission) -> None:
+        row, sampling = admission.row, admission.sampling
+        self._filled[row] = 0
+        self._sampling[row] = sampling
+        self._stateful[row] = needs_row(sampling)
+        self._floats[:, row] = (
+            sampling.temperature,
+            sampling.top_p,
+            sampling.min_p,
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+            sampling.repetition_penalty,
+        )
+        self._integers[:, row] = (sampling.top_k, sampling.seed >> 32, sampling.seed & 0xFFFFFFFF)
+
+    def _fill_sequences(self, plan: StepPlan, view: dict[str, np.ndarray]) -> list[int]:
+        """One entry a range. Returns the flags."""
+        ranges = plan.ranges
+        flags = []
+        for r in ranges:
+            row = r.row
+            known = self._filled[row]
+            if known < len(r.pages):
+                self._table[row, known : len(r.pages)] = r.pages[known:]
+                self._filled[row] = len(r.pages)
+            flag = SAMPLES if r.samples else 0
+            if self._stateful[row]:
+                flag |= STATEFUL
+                if r.num_output < self._sampling[row].min_tokens:
+                    flag |= BANS_STOPS
+            flags.append(flag if r.token_ids else flag | FEEDS_BACK)
+        count = len(ranges)
+        rows = np.array([r.row for r in ranges], np.int32)
+        lengths = np.array([r.length for r in ranges], np.int32)
+        ends = np.cumsum(lengths, dtype=np.int32)
+        kv_lens = lengths + np.array([r.start for r in ranges], np.int32)
+        view["counts"][:] = (_leading_ones(lengths), count)
+        view["cu_q_lens"][1 : count + 1] = ends
+        view["cu_q_lens"][count + 1 :] = ends[-1]
+        view["page_table"][:count] = self._table[rows]
+        block = view["sequences"][:, :count]
+        block[: len(NUMBERS)] = (rows, flags, kv_lens, ends - 1)
+        block[_FLOAT_ROWS] = self._floats[:, rows].view(np.int32)
+        block[_INTEGER_ROWS] = self._integers[:, rows].view(np.int32)
+        return flags
+
+    def _fill_tokens(self, plan: StepPlan, view: dict[str, np.ndarray], layout: BatchLayout) -> None:
+        """One entry a token; padding belongs to sequence S, which does not exist."""
+        count = len(plan.ranges)
+        token_ids: list[int] = []
+        for r in plan.ranges:
+            token_ids.extend(r.token_ids or (0,))
+        used = len(token_ids)
+        lengths = np.diff(view["cu_q_lens"][: count + 1])
+        first_position = view["sequences"][NUMBERS.index("kv_len"), :count] - view["cu_q_lens"][1 : count + 1]
+        view["token_ids"][:used] = token_ids
+        view["positions"][:used] = np.repeat(first_position, lengths) + np.arange(used, dtype=np.int32)
+        view["sequence_ids"][:used] = np.repeat(np.arange(count, dtype=np.int32), lengths)
+        view["sequence_ids"][used:] = layout.sequences
+
+
+def needs_row(sampling: SamplingParams) -> bool:
+    """Whether draws depend on more than the logits and the numbers in the batch, so that a row must be set up."""
+    return (
+        sampling.presence_penalty != 0.0
+        or sampling.frequency_penalty != 0.0
+        or sampling.repetition_penalty != 1.0
+        or bool(sampling.logit_bias or sampling.allowed_token_ids or sampling.bad_words)
+        or sampling.min_tokens > 0
+    )
+
+
+def _leading_ones(lengths: np.ndarray) -> int:
+    """How many sequences at the front have one token: those attend together."""
+    longer = np.flatnonzero(lengths != 1)
+    return int(longer[0]) if longer.size else len(lengths)

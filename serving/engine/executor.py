@@ -1,0 +1,156 @@
+"""The device side of the engine: weights, pages, sampler rows and compiled programs behind `dispatch` and `collect`.
+
+Every program is compiled before the executor is ready, and called as a compiled object: an unforeseen shape is
+an error, never a compilation while serving. Programs do not wait for each other on the host: `dispatch` returns while
+the device works, and the tokens it draws feed the next dispatch on the device.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from models.interface import Model, ModelShape
+from pallas_kernels.dispatch import PagedAttention
+from serving.engine import steps
+from serving.engine.batch import BatchLayout, BatchPacker, PackedBatch, needs_row
+from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
+from serving.engine.programs import Progress, compile_programs
+from serving.engine.request import TokenLogprobs
+from serving.engine.sampler_rows import admission_arrays, init_rows
+from serving.engine.scores import ScoredTokens
+
+Scores = tuple[Array, Array, Array, Array]  # see steps.score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorLimits:
+    max_num_seqs: int
+    max_model_len: int  # tokens
+    page_size: int  # tokens
+    num_pages: int
+    token_buckets: tuple[int, ...]  # ascending; the last one is the token budget
+
+    @property
+    def table_width(self) -> int:
+        return -(-self.max_model_len // self.page_size)
+
+    def layout_for(self, num_tokens: int) -> BatchLayout:
+        for bucket in self.token_buckets:
+            if num_tokens <= bucket:
+                return BatchLayout(bucket, min(bucket, self.max_num_seqs), self.table_width)
+        raise ValueError(f"a step of {num_tokens} tokens is over the largest bucket, {self.token_buckets[-1]}")
+
+
+class Executor:
+    """Runs plans, in the order they are dispatched. Not thread-safe: one loop owns it."""
+
+    def __init__(
+        self,
+        model: Model,
+        shape: ModelShape,
+        limits: ExecutorLimits,
+        attention: PagedAttention,
+        cache_dtype: Any,
+        progress: Progress | None = None,
+    ) -> None:
+        self._limits = limits
+        self._vocab_size = shape.vocab_size
+        graph, state = nnx.split(model)
+        leaves, tree = jax.tree.flatten(state)
+        self._weights: tuple[Array, ...] = tuple(leaves)
+        program = steps.ModelProgram(graph, tree, attention)
+        pool_shape = (limits.num_pages, shape.num_layers, limits.page_size, 2 * shape.num_kv_heads, shape.head_dim)
+        self._pool = jnp.zeros(pool_shape, cache_dtype)
+        self._rows = init_rows(limits.max_num_seqs, shape.vocab_size)
+        self._packer = BatchPacker(limits.max_num_seqs, limits.table_width, limits.layout_for)
+        self._prompts: dict[int, tuple[int, ...]] = {}  # by row, of the sequences whose prompts are scored
+        layouts = [limits.layout_for(bucket) for bucket in limits.token_buckets]
+        self._compiled = compile_programs(program, layouts, self._weights, self._pool, self._rows, progress)
+
+    @property
+    def programs_compiled(self) -> int:
+        return self._compiled.count
+
+    def dispatch(self, plan: StepPlan) -> "PendingStep":
+        """Starts a step and returns at once. `collect` on what it returns waits for the tokens."""
+        for admission in plan.admissions:
+            self._admit(admission)
+        batch = self._packer.pack(plan)
+        layout = batch.layout
+        vector = jax.device_put(batch.vector)
+        self._pool, self._rows, tokens, logits, sequences, hidden = self._compiled.forward[layout](
+            self._weights, self._pool, self._rows, vector
+        )
+        if not batch.plain:
+            self._rows, tokens = self._compiled.sample[layout.sequences](self._rows, logits, sequences)
+        scores = self._compiled.score[layout.sequences](logits, tokens) if batch.logprobs else None
+        prompt_ids, prompt_scores = self._score_prompt(plan, batch, hidden) if batch.prompt_logprobs else (None, None)
+        for array in jax.tree.leaves((tokens, scores, prompt_scores)):
+            array.copy_to_host_async()
+        return PendingStep(plan, tokens, scores, prompt_ids, prompt_scores)
+
+    def _admit(self, admission: Admission) -> None:
+        sampling = admission.sampling
+        if needs_row(sampling):
+            setup = admission_arrays(admission, self._vocab_size)
+            self._rows = self._compiled.admit(self._rows, setup)
+        if sampling.prompt_logprobs is not None:
+            self._prompts[admission.row] = admission.prompt_token_ids
+        else:
+            self._prompts.pop(admission.row, None)
+
+    def _score_prompt(self, plan: StepPlan, batch: PackedBatch, hidden: Array) -> tuple[np.ndarray, Scores]:
+        """Scores at each position of the flat batch the prompt token that follows it, where there is one."""
+        next_ids = np.zeros(batch.layout.tokens, np.int32)
+        begin = 0
+        for r in plan.ranges:
+            if r.prompt_logprobs_from is not None:
+                following = self._prompts[r.row][r.start + 1 : r.start + 1 + r.length]
+                next_ids[begin : begin + len(following)] = following
+            begin += r.length
+        return next_ids, self._compiled.score_prompt[batch.layout.tokens](self._weights, hidden, next_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStep:
+    """A step on the device."""
+
+    plan: StepPlan
+    tokens: Array  # [S]
+    scores: Scores | None  # of those tokens
+    prompt_ids: np.ndarray | None  # [T]
+    prompt_scores: Scores | None  # of those
+
+    def collect(self) -> StepResult:
+        """Waits for the step and returns what it drew."""
+        tokens = np.asarray(self.tokens)
+        drawn = None if self.scores is None else ScoredTokens(tokens, *map(np.asarray, self.scores))
+        prompt = None
+        if self.prompt_ids is not None and self.prompt_scores is not None:
+            prompt = ScoredTokens(self.prompt_ids, *map(np.asarray, self.prompt_scores))
+        results, begin = [], 0
+        for i, (r, token) in enumerate(zip(self.plan.ranges, tokens.tolist(), strict=False)):
+            scored = drawn is not None and r.samples and r.sampling.logprobs is not None
+            results.append(
+                RangeResult(
+                    token_id=token if r.samples else None,
+                    logprobs=drawn.at(i, r.sampling.logprobs) if scored else None,
+                    prompt_logprobs=_of_prompt(prompt, r, begin),
+                )
+            )
+            begin += r.length
+        return StepResult(ranges=tuple(results))
+
+
+def _of_prompt(prompt: ScoredTokens | None, r: Range, begin: int) -> tuple[TokenLogprobs, ...]:
+    """Scores of the prompt tokens that follow the positions of `r`, whose first token lies at `begin` of the batch."""
+    if prompt is None or r.prompt_logprobs_from is None or r.sampling.prompt_logprobs is None:
+        return ()
+    # A range that samples ends with the prompt's last token: what follows that one is not part of the prompt.
+    count = r.length - 1 if r.samples else r.length
+    return tuple(prompt.at(begin + i, r.sampling.prompt_logprobs) for i in range(count))

@@ -1,0 +1,183 @@
+"""The Engine protocol in this process: the loop on a thread of its own, streams on the caller's event loop.
+
+Requests and aborts reach the loop through an inbox that it empties before each plan. Events come back in one call per
+step, however many streams there are.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from serving.engine.client import EngineInfo, EngineStats
+from serving.engine.engine import EngineLoop
+from serving.engine.request import GenerateRequest, TokenEvent
+from serving.errors import EngineUnavailableError, WeftError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """The receiving end of one request: what the loop has sent and the caller has not read."""
+
+    request: GenerateRequest
+    loop: asyncio.AbstractEventLoop
+    arrived: deque[TokenEvent | Exception] = field(default_factory=deque)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, item: TokenEvent | Exception) -> None:
+        self.arrived.append(item)
+        self.wake.set()
+
+    async def get(self) -> TokenEvent:
+        while not self.arrived:
+            self.wake.clear()
+            await self.wake.wait()
+        item = self.arrived.popleft()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+
+class LocalEngine:
+    """Runs an EngineLoop on a daemon thread from construction until `close`."""
+
+    def __init__(
+        self, loop: EngineLoop, info: EngineInfo, on_failure: Callable[[BaseException], None] | None = None
+    ) -> None:
+        self._loop = loop
+        self._info = info
+        self._on_failure = on_failure
+        self._streams: dict[str, Stream] = {}  # touched by the thread alone
+        self._inbox: deque[Stream | str] = deque()  # new streams, and ids to abort
+        self._arrived = threading.Event()
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._stats = self._snapshot()
+        self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
+        self._thread.start()
+
+    async def info(self) -> EngineInfo:
+        self._refuse_if_down()
+        return self._info
+
+    async def stats(self) -> EngineStats:
+        self._refuse_if_down()
+        return self._stats
+
+    async def close(self) -> None:
+        self._closing = True
+        self._arrived.set()
+        await asyncio.to_thread(self._thread.join)
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenEvent]:
+        self._refuse_if_down()
+        stream = Stream(request, asyncio.get_running_loop())
+        self._send(stream)
+        ended = False
+        try:
+            while not ended:
+                event = await stream.get()
+                ended = event.finish_reason is not None
+                yield event
+        except WeftError:
+            ended = True
+            raise
+        finally:
+            if not ended:
+                self._send(request.request_id)
+
+    def _send(self, item: Stream | str) -> None:
+        self._inbox.append(item)
+        self._arrived.set()
+
+    def _refuse_if_down(self) -> None:
+        if self._failure is not None or self._closing:
+            raise EngineUnavailableError("the engine has stopped", code="engine_stopped")
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._empty_inbox()
+                if self._loop.idle:
+                    self._stats = self._snapshot()
+                    self._arrived.wait()
+                    self._arrived.clear()
+                    continue
+                self._deliver(self._loop.step())
+                self._stats = self._snapshot()
+            self._end_all(EngineUnavailableError("the engine has stopped", code="engine_stopped"))
+        except BaseException as error:
+            # Whatever it is, the streams must end and the process that owns this engine must hear of it.
+            self._failure = error
+            log.exception("the engine loop failed")
+            self._end_all(EngineUnavailableError("the engine failed", code="engine_failed"))
+            if self._on_failure is not None:
+                self._on_failure(error)
+
+    def _empty_inbox(self) -> None:
+        while self._inbox:
+            item = self._inbox.popleft()
+            if isinstance(item, str):
+                self._streams.pop(item, None)
+                self._loop.scheduler.abort(item)
+                continue
+            try:
+                self._loop.scheduler.add(item.request, self._loop.now())
+            except WeftError as error:
+                item.loop.call_soon_threadsafe(item.put, error)
+            else:
+                self._streams[item.request.request_id] = item
+
+    def _deliver(self, events: list[TokenEvent]) -> None:
+        """Hands each event loop everything this step made for its streams, in one call."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Stream, TokenEvent]]] = {}
+        for event in events:
+            stream = self._streams.get(event.request_id)
+            if stream is None:
+                continue
+            if event.finish_reason is not None:
+                del self._streams[event.request_id]
+            by_loop.setdefault(stream.loop, []).append((stream, event))
+        for loop, batch in by_loop.items():
+            _call_soon(loop, _put_all, batch)
+
+    def _end_all(self, error: WeftError) -> None:
+        waiting = [item for item in self._inbox if isinstance(item, Stream)]
+        self._inbox.clear()
+        for stream in [*self._streams.values(), *waiting]:
+            _call_soon(stream.loop, stream.put, error)
+        self._streams.clear()
+
+    def _snapshot(self) -> EngineStats:
+        scheduler = self._loop.scheduler.stats
+        return EngineStats(
+            ready=True,
+            running=scheduler.running,
+            waiting=scheduler.waiting,
+            free_pages=scheduler.free_pages,
+            used_pages=scheduler.used_pages,
+            prefix_cache_queries=scheduler.prefix_cache_queries,
+            prefix_cache_hits=scheduler.prefix_cache_hits,
+            preemptions=scheduler.preemptions,
+            steps=scheduler.steps,
+            prompt_tokens=scheduler.prompt_tokens,
+            generation_tokens=scheduler.generation_tokens,
+            host_seconds=self._loop.clock.host,
+            device_wait_seconds=self._loop.clock.device_wait,
+            recompiles=0,
+        )
+
+
+def _put_all(batch: list[tuple[Stream, TokenEvent]]) -> None:
+    for stream, event in batch:
+        stream.put(event)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
+    """Where a caller's event loop has gone, so have its streams: nobody is left to tell."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(call, *args)

@@ -1,0 +1,97 @@
+"""Every program of a deployment, compiled before it is ready.
+
+`Compiled` objects are called, not jitted functions: an unforeseen shape raises, so that nothing can
+recompile while serving. With the persistent compilation cache a second start reads them from disk.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from serving.engine import steps
+from serving.engine.batch import SEQUENCE_FIELDS, BatchLayout
+from serving.engine.plan import Admission
+from serving.engine.request import SamplingParams
+from serving.engine.sampler_rows import SamplerRows, admission_arrays, admit
+
+Progress = Callable[[int, int], None]  # programs compiled, programs in all
+COMPILED_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The compiled programs, by the bucket that each is for."""
+
+    forward: Mapping[BatchLayout, jax.stages.Compiled]
+    score_prompt: Mapping[int, jax.stages.Compiled]  # by T
+    sample: Mapping[int, jax.stages.Compiled]  # by S
+    score: Mapping[int, jax.stages.Compiled]  # by S
+    admit: jax.stages.Compiled
+
+    @property
+    def count(self) -> int:
+        return len(self.forward) + len(self.score_prompt) + len(self.sample) + len(self.score) + 1
+
+
+def compile_programs(
+    program: steps.ModelProgram,
+    layouts: list[BatchLayout],
+    weights: tuple[Array, ...],
+    pool: Array,
+    rows: SamplerRows,
+    progress: Progress | None = None,
+) -> Programs:
+    """Compiles all programs of these buckets. Nothing is run."""
+    vocab_size = rows.output_counts.shape[1]
+    sizes = sorted({layout.sequences for layout in layouts})
+    lowered: dict[tuple[str, object], jax.stages.Lowered] = {}
+    for layout in layouts:
+        step = jax.jit(functools.partial(steps.forward, program, layout), donate_argnums=(1, 2))
+        lowered["forward", layout] = step.lower(weights, pool, rows, _integers(layout.size))
+        hidden = lowered["forward", layout].out_info[-1]
+        score_prompt = jax.jit(functools.partial(steps.score_prompt, program))
+        lowered["score_prompt", layout.tokens] = score_prompt.lower(
+            weights, jax.ShapeDtypeStruct(hidden.shape, hidden.dtype), _integers(layout.tokens)
+        )
+    for size in sizes:
+        logits = jax.ShapeDtypeStruct((size, vocab_size), jnp.float32)
+        sample = jax.jit(steps.sample, donate_argnums=0)
+        lowered["sample", size] = sample.lower(rows, logits, _integers(len(SEQUENCE_FIELDS), size))
+        lowered["score", size] = jax.jit(steps.score).lower(logits, _integers(size))
+    blank = Admission(row=0, sampling=SamplingParams(), prompt_token_ids=(), output_token_ids=())
+    lowered["admit", 0] = jax.jit(admit, donate_argnums=0).lower(rows, admission_arrays(blank, vocab_size))
+    compiled = _compile_all(lowered, progress)
+
+    def of(name: str) -> dict:
+        return {key: program for (kind, key), program in compiled.items() if kind == name}
+
+    return Programs(
+        forward=of("forward"),
+        score_prompt=of("score_prompt"),
+        sample=of("sample"),
+        score=of("score"),
+        admit=compiled["admit", 0],
+    )
+
+
+def _integers(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def _compile_all(
+    lowered: dict[tuple[str, object], jax.stages.Lowered], progress: Progress | None
+) -> dict[tuple[str, object], jax.stages.Compiled]:
+    """Side by side: XLA releases the interpreter's lock while it compiles."""
+    compiled: dict[tuple[str, object], jax.stages.Compiled] = {}
+    with ThreadPoolExecutor(COMPILED_AT_ONCE) as threads:
+        running = {key: threads.submit(low.compile) for key, low in lowered.items()}
+        for key, future in running.items():
+            compiled[key] = future.result()
+            if progress is not None:
+                progress(len(compiled), len(lowered))
+    return compiled
