@@ -18,7 +18,9 @@ from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.errors import EngineUnavailableError, RequestError, SetupError, WeftError
 
-ENGINE_LOST = "engine_lost"  # EngineUnavailableError.code where the stream had been accepted
+# EngineUnavailableError.code: nobody took the request, or whoever took it is gone.
+NOT_ACCEPTED = "engine_unavailable"
+ENGINE_LOST = "engine_lost"
 
 _METADATA = ((wire.PROTOCOL_KEY, wire.PROTOCOL),)
 _RECONNECT_OPTIONS = [
@@ -82,7 +84,7 @@ class RemoteEngine:
 
     def _open_channel(self) -> grpc.aio.Channel:
         if self._closed:
-            raise EngineUnavailableError("this engine client is closed")
+            raise EngineUnavailableError("this engine client is closed", code=NOT_ACCEPTED)
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(self._target, options=self._options)
         return self._channel
@@ -166,7 +168,9 @@ class _Session:
                 await call.read()  # an empty batch: the server took this version
         except TimeoutError:
             call.cancel()
-            raise EngineUnavailableError(f"the engine did not answer within {timeout_seconds:g} s") from None
+            raise EngineUnavailableError(
+                f"the engine did not answer within {timeout_seconds:g} s", code=NOT_ACCEPTED
+            ) from None
         except grpc.aio.AioRpcError as error:
             raise _translated(error) from error
         return cls(call)
@@ -233,4 +237,4 @@ class _Session:
 def _translated(error: grpc.aio.AioRpcError) -> WeftError:
     if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED):
         return SetupError(str(error.details()), code="protocol_mismatch")
-    return EngineUnavailableError(f"the engine does not answer: {error.details()}", code="engine_unavailable")
+    return EngineUnavailableError(f"the engine does not answer: {error.details()}", code=NOT_ACCEPTED)

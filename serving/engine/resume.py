@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import cast
 
 from serving.engine.client import Engine, EngineInfo, EngineStats
-from serving.engine.remote import ENGINE_LOST
+from serving.engine.remote import ENGINE_LOST, NOT_ACCEPTED
 from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
 from serving.errors import EngineError, EngineUnavailableError, OverloadedError, WeftError
+from serving.observability.logs import log_event
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ class ResumePolicy:
 
 
 class ResumingEngine:
-    """Wraps `inner`. A stream that `inner` never accepted is not waited for: its EngineUnavailableError is passed on.
+    """Wraps `inner`. Where nobody accepted a stream (EngineUnavailableError with code `engine_unavailable`,
+    OverloadedError), it is not waited for: the error is passed on, and the client may retry.
 
     `jitter` scales each wait (so that a thousand streams do not ask at one instant); `sleep` and `now` are the clock.
     """
@@ -78,10 +80,10 @@ class ResumingEngine:
         """The outage that goes on, or the one that begins. Raises `error` where it cannot be waited for."""
         if outage is not None:
             return outage
-        accepted = progress.started or (isinstance(error, EngineUnavailableError) and error.code == ENGINE_LOST)
-        if not accepted:
+        accepted = isinstance(error, EngineUnavailableError) and error.code != NOT_ACCEPTED
+        if not (accepted or progress.started):
             raise error
-        log.warning("stream %s lost its engine: %s", progress.request_id, error)
+        log_event(log, "stream lost its engine", level=logging.WARNING, request_id=progress.request_id, code=error.code)
         return _Outage(self._now() + self._policy.deadline_seconds, self._policy.first_wait_seconds, error)
 
     async def _wait_until_ready(self, outage: "_Outage") -> EngineInfo:

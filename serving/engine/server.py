@@ -22,6 +22,7 @@ from serving.engine import wire
 from serving.engine.client import Engine
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.errors import EngineError, RequestError, SetupError, WeftError
+from serving.observability.logs import log_failure
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ class _Session:
         except WeftError as error:
             self._fail(request.request_id, error)
         except Exception as error:  # one stream's bug must not end the others
-            log.exception("stream %s failed", request.request_id)
+            log_failure(log, "a stream failed", error, request_id=request.request_id)
             self._fail(request.request_id, EngineError(f"the engine failed: {type(error).__name__}"))
         finally:
             del self._streams[request.request_id]
