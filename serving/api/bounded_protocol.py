@@ -1,0 +1,80 @@
+"""uvicorn's HTTP/1.1 protocol with bounds on headers: bytes, and seconds until they are complete."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from serving.api.sse import ABORT_EXTENSION
+
+HEADER_BYTES = 32 << 10  # request line and headers
+HEADER_SECONDS = 10.0  # from the first byte, or from the connection, to the end of the headers
+
+_CODES = {400: "bad_request", 408: "request_timeout", 431: "headers_too_large"}
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """A client that opens a connection and sends nothing, or sends a header a minute, is let go."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._in_headers = True
+        self._header_bytes = 0
+        self._header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._in_headers:
+            self._stop_timer()
+            return
+        self._header_bytes += len(data)
+        if self._header_bytes > HEADER_BYTES:
+            self._refuse(431, f"the headers are larger than {HEADER_BYTES} bytes")
+        elif self._header_timer is None:
+            self._await_headers()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_headers = True
+        self._header_bytes = 0
+        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[typeddict-item]
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "the request is not valid HTTP/1.1")
+
+    def _await_headers(self) -> None:
+        self._header_timer = self.loop.call_later(HEADER_SECONDS, self._headers_late)
+
+    def _headers_late(self) -> None:
+        self._header_timer = None
+        self._refuse(408, f"the headers did not arrive within {HEADER_SECONDS:g} seconds")
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answers in the API's error shape and closes; a stream that this connection still has is left to end."""
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            error = {"message": message, "type": "invalid_request_error", "param": None, "code": _CODES[status]}
+            body = msgspec.json.encode({"error": error})
+            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()

@@ -1,0 +1,80 @@
+"""One choice of a chat answer: its text, and the tool calls in it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from serving.api.reply_parts import Logprobs, chat_logprobs
+from serving.engine.request import FinishReason
+from serving.generation.request import TextDelta, TextLogprobs
+from serving.generation.tool_calls import HermesToolParser, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one delta shows to the client."""
+
+    content: str
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+class ChatChoice:
+    def __init__(self, index: int, *, with_tools: bool) -> None:
+        self._index = index
+        self._parser = HermesToolParser() if with_tools else None
+        self._content: list[str] = []
+        self._tool_calls: list[dict[str, Any]] = []
+        self._logprobs: list[TextLogprobs] = []
+        self._token_ids: list[int] = []
+        self._finish_reason: str | None = None
+        self._stop_reason: str | int | None = None
+        self.prompt_logprobs: Logprobs = ()
+
+    def show(self, delta: TextDelta) -> Seen:
+        """For a stream: what has become certain, each call whole and with its index."""
+        if self._parser is None:
+            return Seen(delta.text, finish_reason=delta.finish_reason.value if delta.finish_reason else None)
+        parsed = self._parser.feed(delta.text)
+        content, calls = parsed.content, parsed.tool_calls
+        if delta.finish_reason is not None:
+            rest = self._parser.finish()
+            content, calls = content + rest.content, calls + rest.tool_calls
+        return Seen(content, [_call(call) for call in calls], self._reason(delta.finish_reason))
+
+    def keep(self, delta: TextDelta) -> None:
+        """For a whole reply."""
+        seen = self.show(delta)
+        self._content.append(seen.content)
+        self._tool_calls += [{key: call[key] for key in ("id", "type", "function")} for call in seen.tool_calls]
+        self._logprobs += delta.logprobs
+        self._token_ids += delta.token_ids
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+        if seen.finish_reason is not None:
+            self._finish_reason, self._stop_reason = seen.finish_reason, delta.stop_reason
+
+    def reply(self, *, logprobs: bool, token_ids: bool) -> dict[str, Any]:
+        text = "".join(self._content)
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if self._tool_calls:
+            message |= {"content": text or None, "tool_calls": self._tool_calls}
+        choice: dict[str, Any] = {
+            "index": self._index,
+            "message": message,
+            "logprobs": chat_logprobs(tuple(self._logprobs)) if logprobs else None,
+            "finish_reason": self._finish_reason,
+            "stop_reason": self._stop_reason,
+        }
+        if token_ids:
+            choice["token_ids"] = self._token_ids
+        return choice
+
+    def _reason(self, reason: FinishReason | None) -> str | None:
+        if reason is FinishReason.STOP and self._parser is not None and self._parser.calls_made:
+            return "tool_calls"
+        return reason.value if reason else None
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}

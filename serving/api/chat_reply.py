@@ -1,0 +1,148 @@
+"""The answer to POST /v1/chat/completions."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from serving.api.chat_body import ChatBody, plain
+from serving.api.chat_choice import ChatChoice
+from serving.api.chunks import Chunks, encode
+from serving.api.generation import Generation
+from serving.api.reply_parts import chat_logprobs, prompt_logprobs, usage
+from serving.api.service import Service
+from serving.errors import UnsupportedError
+from serving.generation.request import TextDelta, TextRequest
+
+
+class ChatReply:
+    """One request's answer, streamed or whole."""
+
+    def __init__(self, service: Service, body: ChatBody, request_id: str, arrival: float) -> None:
+        """Raises RequestError for what the body asks for and this model cannot do."""
+        self._body = body
+        self._with_tools = body.offered_tools is not None
+        if self._with_tools:
+            _check_tool_format(service)
+        self._generation = Generation(service, [text_request(body, request_id)], arrival)
+        self._id = f"chatcmpl-{request_id}"
+        self._created = int(service.now())
+        self._model = service.card.name
+        self._choices: dict[int, ChatChoice] = {}
+
+    async def whole(self) -> bytes:
+        async with aclosing(self._generation.deltas()) as deltas:
+            async for _, delta in deltas:
+                self._choice(delta.index).keep(delta)
+        generation, body = self._generation, self._body
+        reply: dict[str, Any] = {
+            "id": self._id,
+            "object": "chat.completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": [
+                self._choices[index].reply(logprobs=bool(body.logprobs), token_ids=bool(body.return_token_ids))
+                for index in sorted(self._choices)
+            ],
+            "usage": self._usage(),
+            "service_tier": None,
+            "system_fingerprint": None,
+        }
+        if body.prompt_logprobs is not None:
+            reply["prompt_logprobs"] = prompt_logprobs(self._choices[0].prompt_logprobs)
+        if body.return_token_ids:
+            reply["prompt_token_ids"] = generation.prepared[0].prompt_token_ids
+        return encode(reply)
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        chunks = Chunks(
+            "chat.completion.chunk",
+            self._id,
+            self._created,
+            self._model,
+            include_usage=self._body.include_usage,
+            text_field='"delta":{"content":',
+        )
+        async with aclosing(self._generation.deltas()) as deltas:
+            async for _, delta in deltas:
+                if delta.index not in self._choices:
+                    yield self._first(chunks, delta)
+                if data := self._chunk(chunks, delta):
+                    yield data
+        if self._body.include_usage:
+            yield chunks.usage(self._usage())
+
+    def _choice(self, index: int) -> ChatChoice:
+        if index not in self._choices:
+            self._choices[index] = ChatChoice(index, with_tools=self._with_tools)
+        return self._choices[index]
+
+    def _first(self, chunks: Chunks, delta: TextDelta) -> bytes:
+        start = {"role": "assistant", "content": ""}
+        choice = {"index": delta.index, "delta": start, "logprobs": None, "finish_reason": None}
+        if not self._body.return_token_ids:
+            return chunks.choice(choice, self._usage_so_far(delta))
+        prompt = self._generation.prepared[0].prompt_token_ids
+        return chunks.choice(choice, self._usage_so_far(delta), prompt_token_ids=prompt)
+
+    def _chunk(self, chunks: Chunks, delta: TextDelta) -> bytes | None:
+        body = self._body
+        seen = self._choice(delta.index).show(delta)
+        rich = bool(body.logprobs or body.return_token_ids or body.continuous_usage)
+        if not (rich or seen.tool_calls or seen.finish_reason):
+            return chunks.text(delta.index, seen.content) if seen.content else None
+        fields: dict[str, Any] = {}
+        if seen.content:
+            fields["content"] = seen.content
+        if seen.tool_calls:
+            fields["tool_calls"] = seen.tool_calls
+        choice: dict[str, Any] = {
+            "index": delta.index,
+            "delta": fields,
+            "logprobs": chat_logprobs(delta.logprobs) if body.logprobs else None,
+            "finish_reason": seen.finish_reason,
+        }
+        if seen.finish_reason:
+            choice["stop_reason"] = delta.stop_reason
+        if body.return_token_ids:
+            choice["token_ids"] = delta.token_ids
+        return chunks.choice(choice, self._usage_so_far(delta))
+
+    def _usage_so_far(self, delta: TextDelta) -> dict[str, Any] | None:
+        if not self._body.continuous_usage:
+            return None
+        return usage(delta.usage.prompt_tokens, delta.usage.completion_tokens, delta.usage.cached_tokens)
+
+    def _usage(self) -> dict[str, Any]:
+        generation = self._generation
+        return usage(generation.prompt_tokens, generation.completion_tokens, generation.cached_tokens)
+
+
+def text_request(body: ChatBody, request_id: str) -> TextRequest:
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    begin = body.add_generation_prompt
+    return TextRequest(
+        request_id=request_id,
+        messages=[plain(message) for message in body.messages],
+        tools=body.offered_tools,
+        add_generation_prompt=not body.continue_final_message if begin is None else begin,
+        continue_final_message=bool(body.continue_final_message),
+        chat_template_kwargs=body.chat_template_kwargs or {},
+        add_special_tokens=body.add_special_tokens,
+        options=body.options(
+            max_tokens=limit,
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            prompt_logprobs=body.prompt_logprobs,
+        ),
+        cache_salt=body.cache_salt or "",
+    )
+
+
+def _check_tool_format(service: Service) -> None:
+    """A model without a chat template is refused by the generator."""
+    chat_format = service.generator.chat_format
+    if chat_format is not None and not chat_format.writes_hermes_tool_calls:
+        raise UnsupportedError(
+            f"tools are not supported with {service.card.name}: its chat template does not write calls between "
+            "<tool_call> tags, the one form that is read here",
+            param="tools",
+        )

@@ -1,0 +1,163 @@
+"""The answer to POST /v1/completions. Choices are numbered prompt by prompt: prompt p's choice i of n is p * n + i."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from serving.api.chunks import Chunks, encode
+from serving.api.completion_body import DEFAULT_MAX_TOKENS, CompletionBody, Prompt
+from serving.api.generation import Generation
+from serving.api.reply_parts import Logprobs, prompt_logprobs, text_logprobs, usage
+from serving.api.service import Service
+from serving.generation.request import TextDelta, TextLogprobs, TextRequest
+
+
+class CompletionReply:
+    """One request's answer, streamed or whole."""
+
+    def __init__(self, service: Service, body: CompletionBody, request_id: str, arrival: float) -> None:
+        """Raises RequestError for prompts of mixed kinds."""
+        self._body = body
+        self._generator = service.generator
+        prompts = body.prompts
+        self._generation = Generation(
+            service,
+            [
+                text_request(body, prompt, request_id if len(prompts) == 1 else f"{request_id}-p{i}")
+                for i, prompt in enumerate(prompts)
+            ],
+            arrival,
+        )
+        self._id = f"cmpl-{request_id}"
+        self._created = int(service.now())
+        self._model = service.card.name
+
+    async def whole(self) -> bytes:
+        texts: dict[int, _TextChoice] = {}
+        prompts: dict[int, Logprobs] = {}
+        async with aclosing(self._generation.deltas()) as deltas:
+            async for prompt, delta in deltas:
+                texts.setdefault(self._index(prompt, delta), _TextChoice()).keep(delta)
+                if delta.prompt_logprobs is not None:
+                    prompts[prompt] = delta.prompt_logprobs
+        reply = {
+            "id": self._id,
+            "object": "text_completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": [self._choice(index, texts[index], prompts) for index in sorted(texts)],
+            "usage": self._usage(),
+            "system_fingerprint": None,
+        }
+        return encode(reply)
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        chunks = Chunks(
+            "text_completion",
+            self._id,
+            self._created,
+            self._model,
+            include_usage=self._body.include_usage,
+            text_field='"text":',
+        )
+        offsets: dict[int, int] = {}
+        async with aclosing(self._generation.deltas()) as deltas:
+            async for prompt, delta in deltas:
+                yield self._chunk(chunks, prompt, delta, offsets)
+        if self._body.include_usage:
+            yield chunks.usage(self._usage())
+
+    def _chunk(self, chunks: Chunks, prompt: int, delta: TextDelta, offsets: dict[int, int]) -> bytes:
+        body = self._body
+        index = self._index(prompt, delta)
+        first = index not in offsets
+        echo = self._prompt_text(prompt) if first and body.echo else ""
+        text = echo + delta.text
+        rich = body.logprobs is not None or body.return_token_ids or body.continuous_usage
+        if not rich and delta.finish_reason is None:
+            offsets[index] = 0
+            return chunks.text(index, text)
+        choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None}
+        if body.logprobs is not None:
+            choice["logprobs"] = text_logprobs(delta.logprobs, offsets.get(index, 0))
+        offsets[index] = offsets.get(index, 0) + sum(len(entry.token.token) for entry in delta.logprobs)
+        choice["finish_reason"] = delta.finish_reason
+        if delta.finish_reason is not None:
+            choice["stop_reason"] = delta.stop_reason
+        if body.return_token_ids:
+            choice["token_ids"] = delta.token_ids
+            if first:
+                choice["prompt_token_ids"] = self._generation.prepared[prompt].prompt_token_ids
+        if not body.continuous_usage:
+            return chunks.choice(choice, None)
+        so_far = delta.usage
+        return chunks.choice(choice, usage(so_far.prompt_tokens, so_far.completion_tokens, so_far.cached_tokens))
+
+    def _choice(self, index: int, found: "_TextChoice", prompts: dict[int, Logprobs]) -> dict[str, Any]:
+        body = self._body
+        prompt = index // (body.n or 1)
+        prepared = self._generation.prepared[prompt]
+        echo = self._prompt_text(prompt) if body.echo else ""
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": echo + "".join(found.text),
+            "logprobs": None,
+            "finish_reason": found.last.finish_reason,
+            "stop_reason": found.last.stop_reason,
+        }
+        if body.logprobs is not None:
+            before = prompts[prompt] if body.echo else ()
+            choice["logprobs"] = text_logprobs((*before, *found.logprobs), 0, self._first_token(prompt))
+        if body.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(prompts[prompt])
+        if body.return_token_ids:
+            choice["token_ids"] = found.token_ids
+            choice["prompt_token_ids"] = prepared.prompt_token_ids
+        return choice
+
+    def _index(self, prompt: int, delta: TextDelta) -> int:
+        return prompt * self._generation.prepared[prompt].n + delta.index
+
+    def _prompt_text(self, prompt: int) -> str:
+        prepared = self._generation.prepared[prompt]
+        if prepared.prompt_text is not None:
+            return prepared.prompt_text
+        return self._generator.detokenize(
+            list(prepared.prompt_token_ids), skip_special_tokens=prepared.skip_special_tokens
+        )
+
+    def _first_token(self, prompt: int) -> str:
+        return self._generator.detokenize([self._generation.prepared[prompt].prompt_token_ids[0]])
+
+    def _usage(self) -> dict[str, Any]:
+        generation = self._generation
+        return usage(generation.prompt_tokens, generation.completion_tokens, generation.cached_tokens)
+
+
+class _TextChoice:
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.logprobs: list[TextLogprobs] = []
+        self.token_ids: list[int] = []
+        self.last: TextDelta
+
+    def keep(self, delta: TextDelta) -> None:
+        self.text.append(delta.text)
+        self.logprobs += delta.logprobs
+        self.token_ids += delta.token_ids
+        self.last = delta
+
+
+def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextRequest:
+    echoed = body.logprobs if body.echo else None
+    return TextRequest(
+        request_id=request_id,
+        prompt=prompt,
+        add_special_tokens=body.add_special_tokens,
+        options=body.options(
+            max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+            logprobs=body.logprobs,
+            prompt_logprobs=echoed if body.prompt_logprobs is None else body.prompt_logprobs,
+        ),
+        cache_salt=body.cache_salt or "",
+    )

@@ -1,0 +1,51 @@
+"""GET /health/live, /health/ready and /metrics: asked of the engine itself, each time."""
+
+import asyncio
+from dataclasses import asdict
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from serving.api.service import Service
+from serving.engine.client import EngineStats
+from serving.errors import EngineUnavailableError
+from serving.observability.metrics import CONTENT_TYPE
+
+ENGINE_ANSWER_SECONDS = 2.0
+
+
+def health_routes(service: Service) -> list[Route]:
+    async def live(_: Request) -> Response:
+        return JSONResponse({"status": "live"})
+
+    async def ready(_: Request) -> Response:
+        stats = await ask_engine(service)
+        if not stats.ready:
+            raise EngineUnavailableError("the engine is not ready yet", code="engine_not_ready")
+        return JSONResponse({"status": "ready"})
+
+    async def metrics(_: Request) -> Response:
+        try:
+            snapshot = asdict(await ask_engine(service))
+        except EngineUnavailableError:
+            snapshot = None
+        return Response(service.metrics.render(snapshot), headers={"content-type": CONTENT_TYPE})
+
+    return [
+        Route("/health/live", live, methods=["GET"]),
+        Route("/health/ready", ready, methods=["GET"]),
+        Route("/health", ready, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+
+
+async def ask_engine(service: Service) -> EngineStats:
+    """Raises EngineUnavailableError, also where the engine does not answer in time."""
+    try:
+        async with asyncio.timeout(ENGINE_ANSWER_SECONDS):
+            return await service.engine.stats()
+    except TimeoutError:
+        raise EngineUnavailableError(
+            f"the engine has not answered for {ENGINE_ANSWER_SECONDS:g} seconds", code="engine_silent"
+        ) from None

@@ -1,0 +1,45 @@
+"""The HTTP application: which path goes where."""
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+
+from serving.api.front import Front
+from serving.api.health import health_routes
+from serving.api.service import ModelCard, Service, StreamLimits
+from serving.api.stream_slots import StreamSlots
+from serving.api.text_routes import text_routes
+from serving.api.token_routes import model_routes, token_routes
+from serving.config import ServerConfig
+from serving.engine.client import Engine
+from serving.generation.generator import Generator
+from serving.observability.metrics import Metrics
+
+
+def build_app(
+    generator: Generator,
+    engine: Engine,
+    server: ServerConfig,
+    card: ModelCard,
+    *,
+    metrics: Metrics | None = None,
+    streams: StreamLimits | None = None,
+) -> Starlette:
+    """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
+    given where more than this app writes to it (`metered_engine.py`)."""
+    metrics = metrics or Metrics(card.name)
+    service = Service(
+        generator=generator,
+        engine=engine,
+        metrics=metrics,
+        slots=StreamSlots(server.max_streams, metrics.open_streams),
+        server=server,
+        card=card,
+        streams=streams or StreamLimits(),
+    )
+    app = Starlette(
+        routes=[*text_routes(service), *token_routes(service), *model_routes(service), *health_routes(service)],
+        middleware=[Middleware(Front, metrics=metrics)],
+    )
+    app.router.redirect_slashes = False
+    app.state.service = service
+    return app

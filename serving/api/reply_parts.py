@@ -1,0 +1,73 @@
+"""Members that the replies of chat and text completions share."""
+
+from typing import Any
+
+from serving.generation.request import TextLogprobs, TokenText
+
+LOWEST_LOGPROB = -9999.0  # JSON has no -Infinity; this is what OpenAI sends for it
+
+Logprobs = tuple[TextLogprobs | None, ...]
+
+
+def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
+
+
+def chat_logprobs(entries: tuple[TextLogprobs, ...]) -> dict[str, Any]:
+    content = [
+        {**_chat_token(entry.token, entry.logprob), "top_logprobs": [_chat_token(*top) for top in entry.top]}
+        for entry in entries
+    ]
+    return {"content": content, "refusal": None}
+
+
+def text_logprobs(entries: Logprobs, offset: int, first: str = "") -> dict[str, Any]:
+    """OpenAI's older shape. `offset` is where the first token stands in the choice's text; `first` is the text of an
+    echoed prompt's first token, which has no log-probability."""
+    tokens = [entry.token.token if entry else first for entry in entries]
+    offsets: list[int] = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token)
+    return {
+        "text_offset": offsets,
+        "token_logprobs": [finite(entry.logprob) if entry else None for entry in entries],
+        "tokens": tokens,
+        "top_logprobs": [_top_by_text(entry) if entry else None for entry in entries],
+    }
+
+
+def prompt_logprobs(entries: Logprobs) -> list[dict[str, Any] | None]:
+    """vLLM's shape: for each prompt token, candidates by token id; null for the first."""
+    return [_by_token_id(entry) if entry else None for entry in entries]
+
+
+def finite(logprob: float) -> float:
+    return max(logprob, LOWEST_LOGPROB)
+
+
+def _chat_token(token: TokenText, logprob: float) -> dict[str, Any]:
+    return {"token": token.token, "logprob": finite(logprob), "bytes": list(token.token_bytes)}
+
+
+def _top_by_text(entry: TextLogprobs) -> dict[str, float]:
+    """Several tokens may read the same (parts of a character); the likeliest of them counts, and the sampled one."""
+    top: dict[str, float] = {}
+    for token, logprob in entry.top:
+        top.setdefault(token.token, finite(logprob))
+    top.setdefault(entry.token.token, finite(entry.logprob))
+    return top
+
+
+def _by_token_id(entry: TextLogprobs) -> dict[str, Any]:
+    found = {
+        str(token.token_id): {"logprob": finite(logprob), "rank": rank, "decoded_token": token.token}
+        for rank, (token, logprob) in enumerate(entry.top, start=1)
+    }
+    actual = {"logprob": finite(entry.logprob), "rank": entry.rank, "decoded_token": entry.token.token}
+    return found | {str(entry.token.token_id): actual}

@@ -1,0 +1,56 @@
+"""What every endpoint needs, in one place that `build_app` fills."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from serving.api.stream_slots import StreamSlots
+from serving.config import ServerConfig
+from serving.engine.client import Engine
+from serving.errors import NotFoundError
+from serving.generation.generator import Generator
+from serving.observability.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What GET /v1/models says."""
+
+    name: str
+    created: int  # seconds since 1970
+    max_model_len: int  # tokens
+    owned_by: str = "weft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLimits:
+    heartbeat_seconds: float = 15.0  # silence before a comment line
+    slow_reader_seconds: float = 30.0  # one write may wait so long before the stream is cut
+    max_pending: int = 256  # deltas that wait for a client; then the generator waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    generator: Generator
+    engine: Engine
+    metrics: Metrics
+    slots: StreamSlots
+    server: ServerConfig
+    card: ModelCard
+    streams: StreamLimits = StreamLimits()
+    now: Callable[[], float] = field(default=time.time)
+
+    def check_model(self, name: str | None) -> None:
+        """Raises NotFoundError; None is the served model."""
+        if name is not None and name != self.card.name:
+            raise NotFoundError(
+                f"there is no model {name[:100]!r} here; this server has {self.card.name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+
+def new_id() -> str:
+    """Unguessable, so that one client cannot name another's request."""
+    return secrets.token_hex(16)

@@ -1,0 +1,199 @@
+"""A stream of server-sent events.
+
+    data: {...}        a chunk
+    : keep-alive       a comment after 15 seconds of silence, which clients skip
+    data: [DONE]       the end of a complete stream
+    data: {"error"}    instead of [DONE]: the stream failed; nothing follows
+
+What fails before the first event is answered with an HTTP status instead. A client that leaves, or that does not read,
+closes the events' generator, and with it the generation.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from types import TracebackType
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from serving.api.connection import until_disconnect
+from serving.api.error_reply import error_object
+from serving.api.service import StreamLimits
+from serving.errors import EngineError, WeftError
+from serving.observability.logs import log_failure
+
+DONE = b"data: [DONE]\n\n"
+HEARTBEAT = b": keep-alive\n\n"
+ABORT_EXTENSION = "weft.abort"  # in a scope's extensions: a function that drops the connection at once
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would collect the events otherwise
+]
+
+logger = logging.getLogger(__name__)
+
+
+def frame(data: bytes) -> bytes:
+    """JSON has no raw line ends, so one `data:` line holds it."""
+    return b"data: " + data + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends framed events as they come, all that are ready in one write."""
+
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], limits: StreamLimits, on_error: Callable[[WeftError], None]
+    ) -> None:
+        """`on_error` is told of an error that ended the stream after its first event."""
+        super().__init__()
+        self._events = events
+        self._limits = limits
+        self._on_error = on_error
+        self._pending: list[bytes] = []
+        self._failure: WeftError | None = None
+        self._ended = False
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises the WeftError that came before the first event."""
+        pump = asyncio.ensure_future(self._pump())
+        gone = asyncio.ensure_future(until_disconnect(receive))
+        gone.add_done_callback(lambda _: self._wake.set())
+        watch = _SendWatch(self._limits, self._wake)
+        try:
+            await self._wait_for_start()
+            if self._failure is not None and not self._pending:
+                raise self._failure
+            async with watch:
+                await self._write_all(_watched(send, watch), gone, watch)
+            if watch.stalled and not gone.done():
+                await _drop_connection(scope, gone)
+        finally:
+            for task in (pump, gone):
+                task.cancel()
+            await asyncio.gather(pump, gone, return_exceptions=True)
+
+    async def _wait_for_start(self) -> None:
+        """For the first event, so that an error can still have a status; but not beyond one heartbeat."""
+        try:
+            async with asyncio.timeout(self._limits.heartbeat_seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _write_all(self, send: Send, gone: asyncio.Future[None], watch: "_SendWatch") -> None:
+        if gone.done():
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        while not gone.done():
+            data = b"".join(self._pending)
+            self._pending.clear()
+            self._room.set()
+            if self._ended:
+                await send({"type": "http.response.body", "body": data + self._terminal(), "more_body": False})
+                return
+            if data or watch.is_silent:
+                await send({"type": "http.response.body", "body": data or HEARTBEAT, "more_body": True})
+            else:
+                await self._wake.wait()
+                self._wake.clear()
+
+    def _terminal(self) -> bytes:
+        if self._failure is None:
+            return DONE
+        self._on_error(self._failure)
+        return frame(msgspec.json.encode(error_object(self._failure)))
+
+    async def _pump(self) -> None:
+        try:
+            async with aclosing(self._events) as events:
+                async for event in events:
+                    self._pending.append(event)
+                    self._wake.set()
+                    if len(self._pending) >= self._limits.max_pending:
+                        self._room.clear()
+                        await self._room.wait()
+        except WeftError as error:
+            self._failure = error
+        except Exception as error:  # noqa: BLE001 -- told to the client without its text, and logged
+            log_failure(logger, "stream failed", error)
+            self._failure = EngineError("the server failed on this request", code="internal_error")
+        finally:
+            self._ended = True
+            self._wake.set()
+
+
+class _SendWatch:
+    """A stream's one timer, re-armed a few times a minute: it wakes the stream after a silence, and ends the block
+    where one send has waited too long for its reader."""
+
+    def __init__(self, limits: StreamLimits, wake: asyncio.Event) -> None:
+        self._limits = limits
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._last_send = self._loop.time()
+        self._sending = False
+        self._block = asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle | None = None
+        self.stalled = False
+
+    @property
+    def is_silent(self) -> bool:
+        return self._loop.time() - self._last_send >= self._limits.heartbeat_seconds
+
+    async def __aenter__(self) -> None:
+        await self._block.__aenter__()
+        self._timer = self._loop.call_later(self._limits.heartbeat_seconds, self._tick)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> bool:
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            await self._block.__aexit__(kind, error, frames)
+        except TimeoutError:
+            self.stalled = True
+        return self.stalled
+
+    def begin_send(self) -> None:
+        self._last_send = self._loop.time()
+        self._sending = True
+
+    def end_send(self) -> None:
+        self._sending = False
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        patience = self._limits.slow_reader_seconds if self._sending else self._limits.heartbeat_seconds
+        due = self._last_send + patience
+        if due <= now:
+            if self._sending:
+                self._block.reschedule(now)
+            else:
+                self._wake.set()
+            due = now + self._limits.heartbeat_seconds
+        self._timer = self._loop.call_at(due, self._tick)
+
+
+def _watched(send: Send, watch: _SendWatch) -> Send:
+    async def watched(message: Message) -> None:
+        watch.begin_send()
+        await send(message)
+        watch.end_send()
+
+    return watched
+
+
+async def _drop_connection(scope: Scope, gone: asyncio.Future[None]) -> None:
+    """Without this the socket would be closed only after its reader has taken what is buffered."""
+    abort = scope.get("extensions", {}).get(ABORT_EXTENSION)
+    if abort is not None:
+        abort()
+        await gone

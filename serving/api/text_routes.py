@@ -1,0 +1,51 @@
+"""POST /v1/chat/completions and /v1/completions."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.api.chat_body import ChatBody
+from serving.api.chat_reply import ChatReply
+from serving.api.completion_body import CompletionBody
+from serving.api.completion_reply import CompletionReply
+from serving.api.connection import while_connected
+from serving.api.request_body import read_typed
+from serving.api.sampling_body import SamplingBody
+from serving.api.service import Service
+from serving.api.sse import EventStream
+from serving.errors import WeftError
+
+
+def text_routes(service: Service) -> list[Route]:
+    async def chat(request: Request) -> Response:
+        body = await read_typed(request, ChatBody, service.server.max_body_bytes)
+        _check(service, body)
+        reply = ChatReply(service, body, request.state.request_id, request.state.arrival)
+        return await _answer(service, request, reply, stream=bool(body.stream))
+
+    async def completions(request: Request) -> Response:
+        body = await read_typed(request, CompletionBody, service.server.max_body_bytes)
+        _check(service, body)
+        reply = CompletionReply(service, body, request.state.request_id, request.state.arrival)
+        return await _answer(service, request, reply, stream=bool(body.stream))
+
+    return [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completions, methods=["POST"]),
+    ]
+
+
+def _check(service: Service, body: SamplingBody) -> None:
+    service.check_model(body.model)
+    body.check_together()
+
+
+async def _answer(service: Service, request: Request, reply: ChatReply | CompletionReply, *, stream: bool) -> Response:
+    if stream:
+
+        def count(error: WeftError) -> None:
+            service.metrics.refuse(error.code or error.kind)
+
+        return EventStream(reply.events(), service.streams, count)
+    whole = await while_connected(request.receive, reply.whole())
+    return Response(whole, media_type="application/json")

@@ -1,0 +1,86 @@
+"""POST /tokenize and /detokenize, and GET /v1/models."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from serving.api.chat_body import plain
+from serving.api.request_body import read_typed
+from serving.api.service import Service
+from serving.api.tokenize_body import DetokenizeBody, TokenizeBody
+from serving.generation.request import TextRequest
+
+
+def token_routes(service: Service) -> list[Route]:
+    async def tokenize(request: Request) -> Response:
+        body = await read_typed(request, TokenizeBody, service.server.max_body_bytes)
+        service.check_model(body.model)
+        body.check_together()
+        tokens = await _tokens(service, body, request.state.request_id)
+        reply: dict[str, Any] = {
+            "count": len(tokens),
+            "max_model_len": service.card.max_model_len,
+            "tokens": tokens,
+            "token_strs": None,
+        }
+        if body.return_token_strs:
+            reply["token_strs"] = [service.generator.tokenizer.piece(token) for token in tokens]
+        return _json(reply)
+
+    async def detokenize(request: Request) -> Response:
+        body = await read_typed(request, DetokenizeBody, service.server.max_body_bytes)
+        service.check_model(body.model)
+        return _json({"prompt": service.generator.detokenize(body.tokens)})
+
+    return [
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+    ]
+
+
+def model_routes(service: Service) -> list[Route]:
+    card = {
+        "id": service.card.name,
+        "object": "model",
+        "created": service.card.created,
+        "owned_by": service.card.owned_by,
+        "max_model_len": service.card.max_model_len,
+    }
+
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [card]})
+
+    async def model(request: Request) -> Response:
+        service.check_model(request.path_params["name"])
+        return JSONResponse(card)
+
+    return [
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{name:path}", model, methods=["GET"]),
+    ]
+
+
+async def _tokens(service: Service, body: TokenizeBody, request_id: str) -> list[int]:
+    """As the generator would encode the same prompt or messages."""
+    generator = service.generator
+    if body.prompt is not None:
+        return await generator.tokenize(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    begin = body.add_generation_prompt
+    text = await generator.render_chat(
+        TextRequest(
+            request_id=request_id,
+            messages=[plain(message) for message in body.messages or ()],
+            tools=[plain(tool) for tool in body.tools] if body.tools else None,
+            add_generation_prompt=not body.continue_final_message if begin is None else begin,
+            continue_final_message=bool(body.continue_final_message),
+            chat_template_kwargs=body.chat_template_kwargs or {},
+        )
+    )
+    return await generator.tokenize(text, add_special_tokens=bool(body.add_special_tokens), param="messages")
+
+
+def _json(reply: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(reply), media_type="application/json")
