@@ -1,0 +1,1 @@
+"""Scripts an operator runs, and the package behind `train_demo`."""

@@ -1,0 +1,149 @@
+"""Training: AdamW under a learning rate that follows the clock, in stages of growing sequence length, resumable from Orbax."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from orbax.checkpoint import v1 as orbax
+from tqdm import tqdm
+
+from scripts.demo import dataset
+from scripts.demo.model import ModelConfig, Params, hidden, init, logits
+
+TOKENS_A_STEP = 2048
+WARM_UP = 100
+SAVE_EVERY_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A folder of rows of one length, and up to which share of the time it is used."""
+
+    folder: Path
+    length: int
+    until: float
+
+
+@dataclass
+class Progress:
+    """What a checkpoint keeps beside the weights: steps, tokens and the seconds spent."""
+
+    step: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+
+
+def optimizer() -> optax.GradientTransformation:
+    """AdamW without its rate: the step multiplies by the rate, which follows the clock."""
+    return optax.chain(
+        optax.clip_by_global_norm(1.0), optax.scale_by_adam(b1=0.9, b2=0.98),
+        optax.add_decayed_weights(0.05, mask=lambda params: {name: value.ndim > 1 and not name.endswith("norm") for name, value in params.items()}),
+    )
+
+
+def rate(progress: Progress, budget_seconds: float, peak: float) -> float:
+    """Linear warm-up by steps, then a cosine to 2% of the peak by the share of the time that has passed."""
+    share = min(1.0, progress.seconds / budget_seconds)
+    cosine = 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share))
+    return peak * cosine * min(1.0, (progress.step + 1) / WARM_UP)
+
+
+def loss(config: ModelConfig, params: Params, batch: dict[str, Array]) -> Array:
+    states = hidden(config, params, batch["tokens"], batch["segments"], batch["positions"])
+    scores = logits(params, states[batch["spots"]])
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, batch["targets"])
+    return jnp.sum(losses * batch["weights"]) / jnp.maximum(1.0, jnp.sum(batch["weights"]))
+
+
+Step = Callable[[Params, optax.OptState, dict[str, Array], Array], tuple[Params, optax.OptState, Array]]
+
+
+def make_step(config: ModelConfig) -> Step:
+    update = optimizer().update
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: Params, state: optax.OptState, batch: dict[str, Array], rate: Array) -> tuple[Params, optax.OptState, Array]:
+        value, gradients = jax.value_and_grad(partial(loss, config))(params, batch)
+        changes, state = update(gradients, state, params)
+        params = jax.tree.map(lambda weight, change: weight - rate * change, params, changes)
+        return params, state, value
+
+    return step
+
+
+class Trainer:
+    """One model in training. `folder` keeps its latest checkpoint; a run that finds one goes on from it."""
+
+    def __init__(self, config: ModelConfig, folder: Path, peak: float, budget_seconds: float, seed: int = 0) -> None:
+        self.config, self.folder, self.peak, self.budget = config, folder, peak, budget_seconds
+        self.params = init(config, seed)
+        self.state = optimizer().init(self.params)
+        self.progress = Progress()
+        self.step = make_step(config)
+        self.losses: list[float] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def _tree(self) -> dict[str, object]:
+        numbers = np.asarray([self.progress.step, self.progress.seconds, self.progress.tokens], np.float64)
+        return {"params": self.params, "state": self.state, "progress": numbers}
+
+    def restore(self, restart_clock: bool = False) -> bool:
+        """Loads the latest checkpoint, if there is one; `restart_clock` starts the schedule anew on its weights."""
+        saved = sorted(self.folder.glob("step_*[0-9]"))
+        if not saved:
+            return False
+        tree = orbax.load_pytree(saved[-1], self._tree())
+        self.params, self.state = tree["params"], tree["state"]
+        step, seconds, tokens = np.asarray(tree["progress"])
+        self.progress = Progress(int(step), 0.0 if restart_clock else float(seconds), int(tokens))
+        return True
+
+    def save(self) -> None:
+        path = self.folder / f"step_{self.progress.step:08}"
+        if path.exists():
+            return
+        orbax.save_pytree(path.absolute(), self._tree())
+        for old in sorted(self.folder.glob("step_*[0-9]"))[:-2]:
+            _remove(old)
+
+    def run(self, stages: list[Stage], quiet: bool = False) -> None:
+        """Trains until the budget is spent; saves every few minutes and at the end."""
+        last_save = time.monotonic()
+        start = self.progress.seconds
+        with tqdm(total=round(self.budget), initial=round(start), unit="s", disable=quiet, mininterval=5) as bar:
+            for stage in stages:
+                rows = max(1, TOKENS_A_STEP // stage.length)
+                source = dataset.batches(stage.folder, rows, TOKENS_A_STEP * 9 // 16, seed=self.progress.step)
+                while self.progress.seconds < stage.until * self.budget:
+                    self._one_step(next(source))
+                    bar.n = round(self.progress.seconds)
+                    if self.progress.step % 20 == 0:
+                        bar.set_postfix(step=self.progress.step, loss=f"{np.mean(self.losses[-50:]):.4f}", mtok=f"{self.progress.tokens / 1e6:.1f}", length=stage.length)
+                    if time.monotonic() - last_save > SAVE_EVERY_SECONDS:
+                        self.save()
+                        last_save = time.monotonic()
+        self.save()
+
+    def _one_step(self, batch: dataset.Batch) -> None:
+        began = time.monotonic()
+        now = jnp.asarray(rate(self.progress, self.budget, self.peak), jnp.float32)
+        self.params, self.state, value = self.step(self.params, self.state, {name: jnp.asarray(part) for name, part in vars(batch).items()}, now)
+        self.losses.append(float(value))
+        self.progress.step += 1
+        self.progress.tokens += int(np.count_nonzero(batch.segments))
+        if self.progress.step > 1:  # the first step compiles
+            self.progress.seconds += time.monotonic() - began
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder)
