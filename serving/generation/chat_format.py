@@ -65,9 +65,10 @@ class ChatFormat:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """`continue_final_message` leaves the last message open, for the model to go on with it.
+        """`continue_final_message` leaves the last message open, for the model to go on with it. `variables` are the
+        client's own for this template (chat_template_kwargs).
 
         Raises RequestError for messages that the template refuses or cannot render within its limits, UnsupportedError
         for what it has no use for, CheckpointError where the template reaches for what it must not.
@@ -78,7 +79,7 @@ class ChatFormat:
                 param="continue_final_message",
             )
         name = self._name(with_tools=bool(tools))
-        self._check_read(name, tools, variables)
+        self._check_read(name, tools, variables or {})
         chat = [_plain_message(message, f"messages[{i}]") for i, message in enumerate(_checked(messages))]
         marker = f"continue-{secrets.token_hex(8)} "  # the space shows whether the template trims
         if continue_final_message:
@@ -87,7 +88,7 @@ class ChatFormat:
             name,
             {
                 **self._special_tokens,
-                **variables,
+                **(variables or {}),
                 "messages": chat,
                 "tools": tools or None,
                 "documents": None,

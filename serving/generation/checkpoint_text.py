@@ -37,9 +37,10 @@ class CheckpointText:
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # "bos_token" -> "<s>"
     more_special_tokens: tuple[str, ...] = ()
     added_tokens: Mapping[int, AddedToken] = field(default_factory=dict)
-    add_bos_token: bool | None = None  # None: the tokenizer's own rule
+    # The next four matter to tokenizer.model only: tokenizer.json has rules of its own.
+    add_bos_token: bool | None = None  # None: where the model has one
     add_eos_token: bool | None = None
-    legacy: bool = False  # sentencepiece: the dummy space also after each special token
+    legacy: bool = False  # the dummy space also after each special token
     add_prefix_space: bool | None = None
     chat_templates: Mapping[str, str] = field(default_factory=dict)  # name -> Jinja; the usual one is "default"
     eos_token_ids: tuple[int, ...] = ()

@@ -16,7 +16,7 @@ from serving.generation.choice import Choice
 from serving.generation.detokenizer import decode
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.generation.tokenizer import Tokenizer
-from serving.generation.validation import check_text, check_token_ids, resolve_sampling
+from serving.generation.validation import check_defaults, check_text, check_token_ids, resolve_sampling
 
 ENCODE_IN_THREAD_ABOVE = 4096  # characters; encoding so many takes a few milliseconds
 
@@ -31,13 +31,17 @@ class Generator:
         max_model_len: int,
         defaults: SamplingDefaults | None = None,
     ) -> None:
-        """`defaults` None: the checkpoint's own; `SamplingDefaults()`: neutral ones."""
+        """`defaults` None: the checkpoint's own; `SamplingDefaults()`: neutral ones.
+
+        Raises CheckpointError where one of them is out of bounds.
+        """
         self.engine = engine
         self.tokenizer = tokenizer
         self.chat_format = chat_format
         self.model_name = model_name
         self.max_model_len = max_model_len
         self.defaults = tokenizer.checkpoint.defaults if defaults is None else defaults
+        check_defaults(self.defaults)
 
     async def prepare(self, request: TextRequest) -> PreparedPrompt:
         """Renders, encodes and checks. Raises RequestError that names what is wrong (ContextLengthError where prompt
@@ -125,7 +129,7 @@ class Generator:
             request.tools,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
-            **request.chat_template_kwargs,
+            variables=request.chat_template_kwargs,
         )
 
     async def _prompt(self, request: TextRequest) -> tuple[str | None, tuple[int, ...]]:

@@ -6,17 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers.processors import TemplateProcessing
 
 from serving.errors import CheckpointError
 from serving.generation.checkpoint_text import CheckpointText
 
-METASPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-
 
 class JsonTokenizer:
-    """Implements `Tokenizer`. The file's normalizer, pre-tokenizer and model are used as they are; its decoder is
-    replaced by a table of bytes per token, so that text can be streamed.
+    """Implements `Tokenizer`. The file's normalizer, pre-tokenizer, model and post-processor (which adds BOS) are used
+    as they are; its decoder is replaced by a table of bytes per token, so that text can be streamed.
 
     `clean_up_tokenization_spaces` is not applied: it rewrites text that was already sent, and transformers itself
     ignores it for BPE.
@@ -32,7 +29,6 @@ class JsonTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._mark_special_tokens()
-        self._set_post_processor()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         spell = _Decoder(decoder, path)
@@ -75,22 +71,6 @@ class JsonTokenizer:
         for name in dict.fromkeys(names):
             if name not in known and self._id(name) is not None:
                 self._tokenizer.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False)])
-
-    def _set_post_processor(self) -> None:
-        """tokenizer_config.json's add_bos_token and add_eos_token, where given, replace the file's post-processor, as
-        in transformers."""
-        checkpoint = self.checkpoint
-        if checkpoint.add_bos_token is None and checkpoint.add_eos_token is None:
-            return
-        before = self._added_piece("bos_token") if checkpoint.add_bos_token else []
-        after = self._added_piece("eos_token") if checkpoint.add_eos_token else []
-        parts = [content for content, _ in before] + ["$A"] + [content for content, _ in after]
-        self._tokenizer.post_processor = TemplateProcessing(single=parts, special_tokens=[*before, *after])
-
-    def _added_piece(self, name: str) -> list[tuple[str, int]]:
-        content = self.checkpoint.special_tokens.get(name)
-        token_id = self._id(content)
-        return [] if content is None or token_id is None else [(content, token_id)]
 
 
 class _Decoder:

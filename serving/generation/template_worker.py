@@ -43,6 +43,10 @@ class Environment(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = strftime_now
         del self.globals["lipsum"]
 
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
+        # Jinja2 would print nothing for it, which hides what the template tried.
+        raise SecurityError(f"it reaches for {attribute!r} of a {type(obj).__name__}")
+
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**":
             if isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > MAX_POWER_BITS:
@@ -154,5 +158,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))
+    if sys.platform == "linux":  # macOS has the limit but does not hold to it
+        resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))
     serve(sys.stdin.buffer, sys.stdout.buffer)

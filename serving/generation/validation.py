@@ -13,7 +13,7 @@ from serving.engine.request import (
     MAX_STOP_TOKEN_IDS,
     SamplingParams,
 )
-from serving.errors import ContextLengthError, RequestError
+from serving.errors import CheckpointError, ContextLengthError, RequestError
 from serving.generation.checkpoint_text import SamplingDefaults
 from serving.generation.request import GenerationOptions
 from serving.generation.tokenizer import Tokenizer
@@ -46,11 +46,25 @@ def check_text(text: str, param: str) -> None:
 
 
 def check_token_ids(ids: Iterable[int], vocab_size: int, param: str) -> tuple[int, ...]:
+    """Raises RequestError that names `param` and the first id which is none."""
     ids = tuple(ids)
-    for token_id in ids:
-        if type(token_id) is not int or not 0 <= token_id < vocab_size:
-            raise RequestError(f"{param}: token id {token_id} is not in 0 .. {vocab_size - 1}", param=param)
-    return ids
+    # A prompt may have very many: the loop runs only where there is something to report.
+    if not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocab_size):
+        return ids
+    bad = next(token for token in ids if type(token) is not int or not 0 <= token < vocab_size)
+    raise RequestError(f"{param}: token id {bad!r} is not an integer in 0 .. {vocab_size - 1}", param=param)
+
+
+def check_defaults(defaults: SamplingDefaults) -> None:
+    """Raises CheckpointError where no request could be served with them."""
+    neutral = GenerationOptions()
+    try:
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            _number(neutral, defaults, name, 0.0)
+        _top_k(neutral, defaults)
+        _whole(1 if defaults.max_new_tokens is None else defaults.max_new_tokens, "max_new_tokens", 1, 1 << 31)
+    except RequestError as error:
+        raise CheckpointError(f"generation_config.json: {error.message}", param=error.param) from None
 
 
 def resolve_sampling(
