@@ -17,7 +17,8 @@ from jax import Array
 from models.interface import Model, ModelShape
 from pallas_kernels.dispatch import PagedAttention
 from serving.engine import steps
-from serving.engine.batch import BatchLayout, BatchPacker, PackedBatch, needs_row
+from serving.engine.batch import BatchPacker, PackedBatch, needs_row
+from serving.engine.limits import ExecutorLimits
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
 from serving.engine.programs import Progress, compile_programs
 from serving.engine.request import TokenLogprobs
@@ -25,25 +26,6 @@ from serving.engine.sampler_rows import admission_arrays, init_rows
 from serving.engine.scores import ScoredTokens
 
 Scores = tuple[Array, Array, Array, Array]  # see steps.score
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorLimits:
-    max_num_seqs: int
-    max_model_len: int  # tokens
-    page_size: int  # tokens
-    num_pages: int
-    token_buckets: tuple[int, ...]  # ascending; the last one is the token budget
-
-    @property
-    def table_width(self) -> int:
-        return -(-self.max_model_len // self.page_size)
-
-    def layout_for(self, num_tokens: int) -> BatchLayout:
-        for bucket in self.token_buckets:
-            if num_tokens <= bucket:
-                return BatchLayout(bucket, min(bucket, self.max_num_seqs), self.table_width)
-        raise ValueError(f"a step of {num_tokens} tokens is over the largest bucket, {self.token_buckets[-1]}")
 
 
 class Executor:
@@ -58,8 +40,8 @@ class Executor:
         cache_dtype: Any,
         progress: Progress | None = None,
     ) -> None:
-        self._limits = limits
-        self._vocab_size = shape.vocab_size
+        self.limits = limits
+        self.vocab_size = shape.vocab_size
         graph, state = nnx.split(model)
         leaves, tree = jax.tree.flatten(state)
         self._weights: tuple[Array, ...] = tuple(leaves)
@@ -97,7 +79,7 @@ class Executor:
     def _admit(self, admission: Admission) -> None:
         sampling = admission.sampling
         if needs_row(sampling):
-            setup = admission_arrays(admission, self._vocab_size)
+            setup = admission_arrays(admission, self.vocab_size)
             self._rows = self._compiled.admit(self._rows, setup)
         if sampling.prompt_logprobs is not None:
             self._prompts[admission.row] = admission.prompt_token_ids

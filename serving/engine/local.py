@@ -10,13 +10,31 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from serving.config import Deployment
+from serving.engine.block_pool import BlockPool
 from serving.engine.client import EngineInfo, EngineStats
-from serving.engine.engine import EngineLoop
+from serving.engine.engine import EngineLoop, StepExecutor
+from serving.engine.limits import ExecutorLimits
 from serving.engine.request import GenerateRequest, TokenEvent
+from serving.engine.scheduler import Scheduler
 from serving.errors import EngineUnavailableError, WeftError
 
 log = logging.getLogger(__name__)
+
+
+class SizedExecutor(StepExecutor, Protocol):
+    """An executor that says what it was built for."""
+
+    @property
+    def limits(self) -> ExecutorLimits: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def programs_compiled(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -170,6 +188,39 @@ class LocalEngine:
             device_wait_seconds=self._loop.clock.device_wait,
             recompiles=0,
         )
+
+
+def start_local_engine(
+    deployment: Deployment,
+    executor: SizedExecutor,
+    startup_seconds: float,
+    on_failure: Callable[[BaseException], None] | None = None,
+) -> LocalEngine:
+    """A scheduler and a loop around an executor, running."""
+    limits, engine = executor.limits, deployment.engine
+    pool = BlockPool(
+        limits.num_pages, limits.page_size, namespace=deployment.name, prefix_caching=engine.prefix_caching
+    )
+    scheduler = Scheduler(
+        max_model_len=limits.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.token_buckets[-1],
+        max_waiting=engine.max_waiting,
+        pool=pool,
+        vocab_size=executor.vocab_size,
+    )
+    info = EngineInfo(
+        model_name=deployment.name,
+        vocab_size=executor.vocab_size,
+        max_model_len=limits.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.token_buckets[-1],
+        page_size=limits.page_size,
+        num_pages=limits.num_pages,
+        programs_compiled=executor.programs_compiled,
+        startup_seconds=startup_seconds,
+    )
+    return LocalEngine(EngineLoop(scheduler, executor), info, on_failure)
 
 
 def _put_all(batch: list[tuple[Stream, TokenEvent]]) -> None:

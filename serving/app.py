@@ -1,0 +1,93 @@
+"""The composition root: the one place where a deployment becomes objects. Nothing else builds and wires.
+
+build_engine     in the engine process: weights, programs, pages, scheduler, loop
+build_generator  over any Engine: tokenizer, chat format, defaults
+build_api        in the API process: the HTTP application over a generator
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from starlette.applications import Starlette
+
+from serving.api.http import build_app
+from serving.api.metered_engine import MeteredEngine
+from serving.api.service import ModelCard
+from serving.config import Deployment
+from serving.engine.client import Engine
+from serving.errors import CheckpointError, ConfigError
+from serving.generation.chat_format import load_chat_format
+from serving.generation.generator import Generator
+from serving.generation.tokenizer import load_tokenizer
+from serving.observability.metrics import Metrics
+
+Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+
+
+def build_engine(
+    deployment: Deployment,
+    progress: Progress | None = None,
+    on_failure: Callable[[BaseException], None] | None = None,
+) -> Engine:
+    """Loads the model, compiles every program and starts the loop. Takes seconds to minutes.
+
+    Raises CheckpointError or ConfigError. `on_failure` is called, on the engine's thread, should the loop die.
+    """
+    # Here and not above: the API process imports this module too, and must not load JAX.
+    from serving.engine.device import load_executor
+    from serving.engine.local import start_local_engine
+
+    begin = time.monotonic()
+    executor = load_executor(deployment, window_of(deployment), progress)
+    return start_local_engine(deployment, executor, startup_seconds=time.monotonic() - begin, on_failure=on_failure)
+
+
+def build_generator(deployment: Deployment, engine: Engine) -> Generator:
+    """Raises CheckpointError or ConfigError."""
+    checkpoint = deployment.model.checkpoint
+    tokenizer = load_tokenizer(checkpoint)
+    return Generator(
+        engine=engine,
+        tokenizer=tokenizer,
+        chat_format=load_chat_format(checkpoint, tokenizer.checkpoint, deployment.model.chat_template),
+        model_name=deployment.name,
+        max_model_len=window_of(deployment),
+    )
+
+
+def build_api(deployment: Deployment, engine: Engine) -> Starlette:
+    """Raises CheckpointError or ConfigError."""
+    metrics = Metrics(deployment.name)
+    generator = build_generator(deployment, MeteredEngine(engine, metrics))
+    card = ModelCard(name=deployment.name, created=int(time.time()), max_model_len=generator.max_model_len)
+    return build_app(generator, engine, deployment.server, card, metrics=metrics)
+
+
+def window_of(deployment: Deployment) -> int:
+    """Tokens of prompt and output together: the deployment's wish, within what the checkpoint was made for."""
+    made_for = _max_position(deployment.model.checkpoint)
+    wanted = deployment.engine.max_model_len
+    if wanted is None:
+        return made_for
+    if wanted > made_for:
+        raise ConfigError(
+            f"engine.max_model_len is {wanted}, but {deployment.model.checkpoint.name} was made for {made_for} tokens "
+            "(max_position_embeddings in its config.json)",
+            param="max_model_len",
+        )
+    return wanted
+
+
+def _max_position(checkpoint: Path) -> int:
+    path = checkpoint / "config.json"
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))["max_position_embeddings"]
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: a checkpoint directory needs this file") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: no max_position_embeddings can be read from it: {error!r}") from error
+    if not isinstance(value, int) or value < 1:
+        raise CheckpointError(f"{path}: max_position_embeddings must be a positive integer, not {value!r}")
+    return value

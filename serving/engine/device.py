@@ -1,0 +1,93 @@
+"""A deployment's model on this process's devices: which types, which buckets, how many pages."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from models import checkpoint as checkpoints
+from models.errors import CheckpointError as ModelCheckpointError
+from models.interface import ModelShape
+from pallas_kernels.dispatch import paged_attention
+from serving.config import Deployment, EngineConfig
+from serving.engine.executor import Executor, ExecutorLimits
+from serving.errors import CheckpointError, ConfigError
+
+Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+SMALL_BUCKETS = (1, 8)
+BUCKET_GROWTH = 2  # above max_num_seqs: padding at most doubles a prefill step
+
+
+def load_executor(deployment: Deployment, max_model_len: int, progress: Progress | None = None) -> Executor:
+    """Streams the weights in and compiles every program. Raises CheckpointError or ConfigError."""
+    report = progress or (lambda what, done, total: None)
+    on_cpu = jax.default_backend() == "cpu"
+    keep_compilations(deployment.engine.compilation_cache)
+    dtype = jnp.dtype(deployment.model.dtype or ("float32" if on_cpu else "bfloat16"))
+    try:
+        model, shape = checkpoints.load(
+            deployment.model.checkpoint,
+            dtype,
+            # A scan over stacked layers would copy each layer's weights out of the stack on a CPU.
+            layers="list" if on_cpu else "stacked",
+            progress=lambda done, total: report("loading weights", done, total),
+        )
+    except ModelCheckpointError as error:
+        raise CheckpointError(str(error)) from error
+    # XLA's CPU scatter takes a bfloat16 pool through float32, all of it, at every step: pages stay float32 there.
+    cache_dtype = jnp.dtype("float32") if on_cpu else dtype
+    engine = deployment.engine
+    limits = ExecutorLimits(
+        max_num_seqs=engine.max_num_seqs,
+        max_model_len=max_model_len,
+        page_size=engine.page_size,
+        num_pages=page_count(engine, shape, cache_dtype, max_model_len),
+        # One row of a bfloat16 product is ten times slower on a CPU than eight.
+        token_buckets=token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1),
+    )
+    return Executor(
+        model,
+        shape,
+        limits,
+        paged_attention("reference"),
+        cache_dtype,
+        progress=lambda done, total: report("compiling programs", done, total),
+    )
+
+
+def keep_compilations(directory: Path | None) -> None:
+    """Turns on JAX's persistent compilation cache, for every program however small."""
+    directory = directory or Path.home() / ".cache" / "weft" / "compilation"
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def token_buckets(engine: EngineConfig, smallest: int) -> tuple[int, ...]:
+    """The step sizes to compile: given ones, or a few small ones, max_num_seqs, and doublings up to the budget."""
+    budget = engine.max_num_batched_tokens
+    sizes = set(engine.token_buckets)
+    if not sizes:
+        sizes = {size for size in (*SMALL_BUCKETS, engine.max_num_seqs) if size <= engine.max_num_seqs}
+        size = engine.max_num_seqs * BUCKET_GROWTH
+        while size < budget:
+            sizes.add(size)
+            size *= BUCKET_GROWTH
+    return tuple(sorted({max(size, smallest) for size in sizes if max(size, smallest) <= budget} | {budget}))
+
+
+def page_count(engine: EngineConfig, shape: ModelShape, cache_dtype: Any, max_model_len: int) -> int:
+    """Pages that fit cache_bytes, or the number given. Raises ConfigError where one full sequence does not fit."""
+    page_bytes = 2 * shape.num_layers * engine.page_size * shape.num_kv_heads * shape.head_dim * cache_dtype.itemsize
+    pages = engine.num_pages or engine.cache_bytes // page_bytes
+    needed = -(-max_model_len // engine.page_size)
+    if pages < needed:
+        raise ConfigError(
+            f"{pages} pages of {engine.page_size} tokens cannot hold one sequence of {max_model_len} tokens, which "
+            f"needs {needed} ({needed * page_bytes} bytes): raise engine.cache_bytes or engine.num_pages, or lower "
+            "engine.max_model_len",
+            param="num_pages" if engine.num_pages else "cache_bytes",
+        )
+    return pages
