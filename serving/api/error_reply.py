@@ -12,14 +12,12 @@ from serving.errors import OverloadedError, WeftError
 UNAVAILABLE_RETRY_SECONDS = 5.0  # an engine restarts in seconds to minutes; asking this often is cheap
 
 _HTTP_CODES = {
-    400: "bad_request",
     404: "unknown_url",
     405: "method_not_allowed",
     408: "request_timeout",
-    411: "length_required",
-    413: "payload_too_large",
     415: "unsupported_media_type",
 }
+_HTTP_MESSAGES = {404: "there is nothing at this path", 405: "this path takes only the methods in the Allow header"}
 
 
 def error_object(error: WeftError) -> dict[str, Any]:
@@ -38,7 +36,7 @@ def http_error_reply(error: HTTPException) -> Response:
     """For what HTTP itself refuses: an unknown path, a wrong method or media type, a body that never ends."""
     body = {
         "error": {
-            "message": error.detail,
+            "message": _HTTP_MESSAGES.get(error.status_code, error.detail),
             "type": "invalid_request_error",
             "param": None,
             "code": http_error_code(error),

@@ -1,10 +1,15 @@
 """The HTTP application: which path goes where."""
 
+from typing import NoReturn
+
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import Request
 
 from serving.api.front import Front
 from serving.api.health import health_routes
+from serving.api.page import page_routes
 from serving.api.service import ModelCard, Service, StreamLimits
 from serving.api.stream_slots import StreamSlots
 from serving.api.text_routes import text_routes
@@ -37,9 +42,21 @@ def build_app(
         streams=streams or StreamLimits(),
     )
     app = Starlette(
-        routes=[*text_routes(service), *token_routes(service), *model_routes(service), *health_routes(service)],
+        routes=[
+            *text_routes(service),
+            *token_routes(service),
+            *model_routes(service),
+            *health_routes(service),
+            *page_routes(),
+        ],
         middleware=[Middleware(Front, metrics=metrics)],
+        exception_handlers={HTTPException: _pass_on},
     )
     app.router.redirect_slashes = False
     app.state.service = service
     return app
+
+
+async def _pass_on(_: Request, error: Exception) -> NoReturn:
+    """To `Front`, which answers every failure in one shape; Starlette would answer this kind itself."""
+    raise error
