@@ -202,7 +202,8 @@ def kept_from(logits: Array, peak: Array, params: SampleParams) -> Array:
         total = jnp.sum(weights, axis=-1)
         # The tokens below this one weigh less than (1 - top_p) * total together, even were there V of them.
         light = jnp.log(0.5 * (1 - params.top_p) * total / logits.shape[1])
-        low = jnp.maximum(jnp.min(_float_order(logits), axis=-1), _float_order(peak + params.temperature * light))
+        low = _float_order(jnp.maximum(kept, peak + params.temperature * light))
+        low = jnp.maximum(low, jnp.min(_float_order(logits), axis=-1))
         return jnp.where(by_p, _bisect(logits, peak, weights, params.top_p * total, by_p, low), -jnp.inf)
 
     return jnp.maximum(kept, lax.cond(jnp.any(by_p), nucleus, lambda: all_kept))
