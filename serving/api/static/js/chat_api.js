@@ -56,7 +56,7 @@ export class ChatApi {
       for await (const payload of payloadsOf(response.body)) {
         if (payload === "[DONE]") return;
         const chunk = JSON.parse(payload);
-        if (chunk.error) throw new ChatError(chunk.error.message, { status: response.status, param: chunk.error.param });
+        if (chunk.error) throw new ChatError(chunk.error.message, { param: chunk.error.param });
         yield chunk;
       }
     } catch (error) {

@@ -111,7 +111,8 @@ export class Transcript {
   }
 
   #toBottom() {
-    this.#scroller.scrollTop = this.#scroller.scrollHeight;
+    const empty = this.#list.children.length === 0; // the welcome is read from its top
+    this.#scroller.scrollTop = empty ? 0 : this.#scroller.scrollHeight;
     this.#jump.hidden = true;
   }
 }

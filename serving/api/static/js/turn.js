@@ -4,22 +4,24 @@ import { ChatError } from "./chat_api.js";
 
 export class Turn {
   #abort = new AbortController();
+  #now;
   #sent = 0;
   #firstToken = null;
   #lastToken = null;
 
-  /** `answer` is the assistant message to fill; `conversation` the one it belongs to. */
-  constructor(api, request, conversation, answer) {
+  /** `answer` is the assistant message to fill; `conversation` the one it belongs to; `now()` gives milliseconds. */
+  constructor(api, request, conversation, answer, now = () => performance.now()) {
     this.api = api;
     this.request = request;
     this.conversation = conversation;
     this.answer = answer;
+    this.#now = now;
   }
 
   /** Runs to the end, whatever it is; calls `changed()` after each chunk. The answer then says how it ended. */
   async run(changed) {
     const { answer } = this;
-    this.#sent = performance.now();
+    this.#sent = this.#now();
     try {
       for await (const chunk of this.api.completion(this.request, this.#abort.signal)) {
         this.#take(chunk);
@@ -55,7 +57,7 @@ export class Turn {
 
   #takeDelta({ content, tool_calls: toolCalls }) {
     if (!content && !toolCalls?.length) return;
-    this.#lastToken = performance.now();
+    this.#lastToken = this.#now();
     this.#firstToken ??= this.#lastToken;
     this.answer.content += content ?? "";
     for (const { index, function: part } of toolCalls ?? []) {
