@@ -1,0 +1,82 @@
+"""The output of a batch: a file of records that a second run continues."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from serving.errors import SetupError
+
+
+class BatchFile:
+    """Appends records. Opening it repairs what a killed run left: a torn last line is dropped, and so are errors, whose
+    lines are run again. `finished` holds the ids of the records that stay.
+
+    A context. Raises SetupError where the file is no batch's output, or another run writes to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.finished: set[str | int] = set()
+
+    def __enter__(self) -> "BatchFile":
+        self._file = self._path.open("ab")
+        try:
+            self._lock()
+            self._repair()
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    def append(self, record: dict[str, Any]) -> None:
+        """On disk as far as this process is concerned: a kill loses nothing that was appended."""
+        self._file.write(msgspec.json.encode(record) + b"\n")
+        self._file.flush()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SetupError(f"{self._path}: another run is writing to it", param="output") from None
+
+    def _repair(self) -> None:
+        """In place where nothing is dropped; else through a new file, so that a kill here loses nothing either."""
+        dropped = False
+        repaired = self._path.with_name(f".{self._path.name}.repaired")
+        with repaired.open("wb") as kept:
+            for line, record in self._records():
+                if record is None or "error" in record:
+                    dropped = True
+                else:
+                    self.finished.add(record["id"])
+                    kept.write(line)
+        if not dropped:
+            repaired.unlink()
+            return
+        self._file.close()
+        os.replace(repaired, self._path)
+        self._file = self._path.open("ab")
+        self._lock()
+
+    def _records(self) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+        """Each line with its record; None for one that was torn off at the end."""
+        with self._path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.endswith(b"\n"):
+                    yield line, None
+                    return
+                record: Any = None
+                with contextlib.suppress(msgspec.DecodeError):
+                    record = msgspec.json.decode(line)
+                if not isinstance(record, dict) or "id" not in record:
+                    raise SetupError(f"{self._path}, line {number}: this is no record of a batch", param="output")
+                yield line, record

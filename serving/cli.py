@@ -1,0 +1,58 @@
+"""The `weft` command. Each subcommand is a file in `commands/`; this one parses, dispatches, and prints errors."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from serving.errors import SetupError, WeftError
+from serving.supervisor import EXIT_SETUP
+
+_COMMANDS = {
+    "serve": "serve a model over HTTP",
+    "chat": "chat in the terminal",
+    "generate": "run a file of prompts, without a server",
+    "bench": "measure a server or an engine",
+}
+_PROCESSES = ("engine", "api")  # what `serve` starts; not listed in the help
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code. argparse ends the process with 2 for a flag that does not exist."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = build_parser(argv[0] if argv else None).parse_args(argv)
+    try:
+        return args.run(args)
+    except SetupError as error:
+        print(f"weft: {error.message}", file=sys.stderr)
+        return EXIT_SETUP
+    except WeftError as error:
+        print(f"weft: {error.message}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """Only the chosen command's file is loaded, so that none waits for the imports of another."""
+    parser = argparse.ArgumentParser(prog="weft", description="Serve open-weight language models.", allow_abbrev=False)
+    listed = ",".join(_COMMANDS)
+    commands = parser.add_subparsers(required=True, metavar=f"{{{listed}}}", title="commands")
+    for name, summary in _COMMANDS.items():
+        _complete(commands.add_parser(name, help=summary, allow_abbrev=False), name, chosen)
+    for name in _PROCESSES:
+        _complete(commands.add_parser(name, allow_abbrev=False), name, chosen)
+    return parser
+
+
+def _complete(parser: argparse.ArgumentParser, name: str, chosen: str | None) -> None:
+    if name != chosen:
+        return
+    command = importlib.import_module(f"serving.commands.{name}")
+    parser.description = command.__doc__
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.add_parser(parser)
+    parser.set_defaults(run=command.run)

@@ -1,0 +1,57 @@
+"""The API process: HTTP, text and chat formats, over the engine process's socket. It holds no model."""
+
+import argparse
+import socket
+from pathlib import Path
+
+from serving.commands.deployment_flags import add_deployment_flags, deployment_from
+from serving.commands.supervised import add_lifeline_flag, lifeline_of
+from serving.config import ServerConfig
+from serving.errors import SetupError
+from serving.lifeline import Status
+
+DRAIN_SECONDS = 30.0
+_BACKLOG = 2048
+
+
+def add_parser(parser: argparse.ArgumentParser) -> None:
+    add_deployment_flags(parser, server=True)
+    parser.add_argument("--socket", type=Path, required=True, metavar="PATH", help="the engine process's Unix socket")
+    parser.add_argument("--drain-seconds", type=float, default=DRAIN_SECONDS, metavar="S", help="at most, on SIGTERM")
+    add_lifeline_flag(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from serving.api.server import Listen, api_server
+    from serving.app import build_api
+    from serving.engine.remote import RemoteEngine
+    from serving.engine.resume import ResumingEngine
+    from serving.observability.logs import configure_logging
+
+    configure_logging("text")
+    lifeline = lifeline_of(args)
+    deployment = deployment_from(args)
+    server = deployment.server
+    with _listening(server) as listener:
+        app = build_api(deployment, ResumingEngine(RemoteEngine(args.socket)))
+        port = listener.getsockname()[1]
+        lifeline.report(Status("ready", ready=True, url=_url(server.host, port)))
+        listen = Listen(host=server.host, port=port)
+        api_server(app, listen, drain_seconds=round(args.drain_seconds)).run(sockets=[listener])
+    return 0
+
+
+def _listening(server: ServerConfig) -> socket.socket:
+    """Bound before anything is loaded, so that a taken port is said at once. Raises SetupError."""
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    try:
+        return socket.create_server((server.host, server.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise SetupError(
+            f"cannot listen on {server.host}:{server.port}: {error.strerror or error}", param="port"
+        ) from error
+
+
+def _url(host: str, port: int) -> str:
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{port}"

@@ -1,0 +1,66 @@
+"""Values of flags: argparse prints the message after the flag's name."""
+
+import argparse
+from pathlib import Path
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    return _at_least(text, 1)
+
+
+def count_or_none(text: str) -> int:
+    """A whole number from 0."""
+    return _at_least(text, 0)
+
+
+def port(text: str) -> int:
+    number = _at_least(text, 1)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"must be 1 to 65535, not {number}")
+    return number
+
+
+def positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0 and finite, not {text}")
+    return number
+
+
+def share(text: str) -> float:
+    """From 0 up to, but not, 1."""
+    if text in ("0", "0.0"):
+        return 0.0
+    number = positive(text)
+    if number >= 1:
+        raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, not {text}")
+    return number
+
+
+def id_range(text: str) -> tuple[int, int]:
+    """LOW-HIGH, both included."""
+    low, dash, high = text.partition("-")
+    if not (dash and low.isdecimal() and high.isdecimal() and int(low) < int(high)):
+        raise argparse.ArgumentTypeError(f"must be LOW-HIGH, such as 100-999, not {text!r}")
+    return int(low), int(high)
+
+
+def svg(text: str) -> Path:
+    path = Path(text)
+    if path.suffix != ".svg":
+        raise argparse.ArgumentTypeError(f"must end in .svg, the one format that is drawn, not {text!r}")
+    return path
+
+
+def _at_least(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, not {number}")
+    return number

@@ -1,0 +1,125 @@
+"""A chat in the terminal, with a running server, or with one that it starts itself.
+
+/system TEXT  begins anew under this system message     /save FILE  writes the conversation as JSON
+/reset        begins anew                                /quit       ends, as does Ctrl-D
+
+Ctrl-C stops the answer.
+"""
+
+import argparse
+import os
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import msgspec
+from rich.console import Console
+
+from serving.commands.chat_client import ChatClient
+from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
+from serving.commands.own_server import own_server
+from serving.errors import RequestError, WeftError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+_API_KEY = "OPENAI_API_KEY"
+
+
+def add_parser(parser: argparse.ArgumentParser) -> None:
+    add_deployment_flags(parser, server=False)
+    parser.add_argument("--url", help=f"of a running server (default: {DEFAULT_URL}, where nothing else is given)")
+    parser.add_argument("--system", metavar="TEXT", help="the system message")
+
+
+def run(args: argparse.Namespace) -> int:
+    console = Console(highlight=False, soft_wrap=True)
+    if args.deployment is None and args.model is None:
+        return _chat_at(args.url or DEFAULT_URL, args.system, console)
+    if args.url is not None:
+        raise RequestError("give --url or a deployment, not both", param="url")
+    deployment_from(args)
+    with own_server(deployment_arguments(args), console) as url:
+        return _chat_at(url, args.system, console)
+
+
+def _chat_at(url: str, system: str | None, console: Console) -> int:
+    key = os.environ.get(_API_KEY)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(10, read=None)) as http:
+        Chat(ChatClient(http), console, system).run()
+    return 0
+
+
+class Chat:
+    """The conversation and its commands."""
+
+    def __init__(self, client: ChatClient, console: Console, system: str | None = None) -> None:
+        self.messages: list[dict[str, str]] = []
+        self._client = client
+        self._console = console
+        self._reset(system)
+
+    def run(self) -> None:
+        """Until /quit or the end of the input. Raises WeftError where the server cannot be talked to at all."""
+        self._console.print(f"{self._client.model()}; /quit ends, /help says more", style="dim")
+        while True:
+            try:
+                line = self._console.input("[bold green]> [/]").strip()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                self._console.print()
+                continue
+            if line == "/quit":
+                return
+            if line:
+                self.take(line)
+
+    def take(self, line: str) -> None:
+        """One line that the user wrote."""
+        command, _, rest = line.partition(" ")
+        match command:
+            case "/system" if rest.strip():
+                self._reset(rest.strip())
+                self._console.print("a new conversation, under this system message", style="dim")
+            case "/reset":
+                self._reset(self._system)
+                self._console.print("a new conversation", style="dim")
+            case "/save" if rest.strip():
+                self._save(Path(rest.strip()).expanduser())
+            case "/system" | "/save":
+                self._console.print(f"{command} needs something behind it", style="red")
+            case "/help":
+                self._console.print(__doc__, style="dim")
+            case _ if command.startswith("/"):
+                self._console.print(f"there is no command {command}; /help lists them", style="red")
+            case _:
+                self._answer(line)
+
+    def _reset(self, system: str | None) -> None:
+        self._system = system
+        self.messages = [] if system is None else [{"role": "system", "content": system}]
+
+    def _answer(self, text: str) -> None:
+        """A stopped answer stays in the conversation as far as it came; a failed one takes the question with it."""
+        asked = {"role": "user", "content": text}
+        parts: list[str] = []
+        try:
+            with closing(self._client.stream([*self.messages, asked])) as stream:
+                for part in stream:
+                    parts.append(part)
+                    self._console.print(part, end="", markup=False)
+        except KeyboardInterrupt:
+            self._console.print(" [stopped]", style="dim", markup=False, end="")
+        except WeftError as error:
+            self._console.print(f"\n{error.message}", style="red", markup=False)
+            return
+        self._console.print()
+        self.messages += [asked, {"role": "assistant", "content": "".join(parts)}]
+
+    def _save(self, path: Path) -> None:
+        try:
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(self.messages)) + b"\n")
+        except OSError as error:
+            self._console.print(f"{path}: {error.strerror}", style="red", markup=False)
+        else:
+            self._console.print(f"saved to {path}", style="dim", markup=False)

@@ -1,0 +1,84 @@
+"""What to serve, as flags: a deployment file or a model directory, and the settings that people change by hand."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import get_args
+
+from serving.commands.argument_types import count, port
+from serving.config import Deployment, Dtype, EngineConfig, ModelConfig, ServerConfig, check_limits, load_deployment
+from serving.errors import ConfigError
+
+_MODEL_FLAGS = ("dtype", "chat_template")
+_ENGINE_FLAGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+_SERVER_FLAGS = ("host", "port")
+_FOLDERS = (Path("configs/deployments"), Path(__file__).resolve().parents[2] / "configs" / "deployments")
+
+
+def add_deployment_flags(parser: argparse.ArgumentParser, *, server: bool) -> None:
+    """`server`: also the flags of a process that listens."""
+    parser.add_argument("deployment", nargs="?", help="a deployment file, or the name of one in configs/deployments")
+    group = parser.add_argument_group("deployment", "instead of a deployment file, or over its values")
+    group.add_argument("--model", type=Path, metavar="DIR", help="serve this checkpoint, with defaults for the rest")
+    group.add_argument("--served-model-name", metavar="NAME", help="the model id that clients send")
+    group.add_argument("--dtype", choices=get_args(Dtype), help="of weights and computation")
+    group.add_argument("--chat-template", type=Path, metavar="FILE", help="instead of the checkpoint's own")
+    group.add_argument("--max-model-len", type=count, metavar="N", help="tokens, prompt and output together")
+    group.add_argument("--max-num-seqs", type=count, metavar="N", help="streams that run at once")
+    group.add_argument("--max-num-batched-tokens", type=count, metavar="N", help="tokens of one step")
+    if server:
+        group.add_argument("--host", help="the address to listen on")
+        group.add_argument("--port", type=port, metavar="N", help="the port to listen on")
+
+
+def deployment_from(args: argparse.Namespace) -> Deployment:
+    """The deployment that the flags describe. Raises ConfigError."""
+    if (args.deployment is None) == (args.model is None):
+        raise ConfigError("give a deployment or --model DIR, one of the two", param="model")
+    deployment = load_deployment(_path_of(args.deployment)) if args.model is None else _of_model(args.model)
+    deployment = dataclasses.replace(
+        deployment,
+        name=args.served_model_name or deployment.name,
+        model=dataclasses.replace(deployment.model, **_given(args, _MODEL_FLAGS)),
+        engine=dataclasses.replace(deployment.engine, **_given(args, _ENGINE_FLAGS)),
+        server=dataclasses.replace(deployment.server, **_given(args, _SERVER_FLAGS)),
+    )
+    check_limits(deployment.engine, "the command line")
+    return deployment
+
+
+def deployment_arguments(args: argparse.Namespace) -> list[str]:
+    """The same flags again, for a child process."""
+    arguments = [] if args.deployment is None else [args.deployment]
+    names = ("model", "served_model_name", *_MODEL_FLAGS, *_ENGINE_FLAGS, *_SERVER_FLAGS)
+    for name, value in _given(args, names).items():
+        arguments += [f"--{name.replace('_', '-')}={value}"]
+    return arguments
+
+
+def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict:
+    """Those of the flags that were set, by name."""
+    return {name: value for name in names if (value := getattr(args, name, None)) is not None}
+
+
+def _of_model(directory: Path) -> Deployment:
+    if not directory.is_dir():
+        raise ConfigError(f"--model {directory}: there is no such directory", param="model")
+    checkpoint = directory.resolve()
+    return Deployment(
+        name=checkpoint.name, model=ModelConfig(checkpoint=checkpoint), engine=EngineConfig(), server=ServerConfig()
+    )
+
+
+def _path_of(given: str) -> Path:
+    """A path as it is; a bare name from the first folder of deployments that has it."""
+    if "/" in given or given.endswith(".toml"):
+        return Path(given)
+    for folder in _FOLDERS:
+        if (path := folder / f"{given}.toml").is_file():
+            return path
+    known = sorted({path.stem for folder in _FOLDERS for path in folder.glob("*.toml")})
+    raise ConfigError(
+        f"there is no deployment {given!r} in configs/deployments; there: {', '.join(known) or 'none'}",
+        param="deployment",
+    )

@@ -1,0 +1,58 @@
+"""A server for one command: started on a free port, and stopped with it."""
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import httpx
+from rich.console import Console
+
+from serving.errors import EngineUnavailableError
+
+_STOP_SECONDS = 15.0
+_ASK_EVERY_SECONDS = 0.1
+
+
+@contextmanager
+def own_server(deployment_arguments: Sequence[str], console: Console) -> Iterator[str]:
+    """Yields the url once it is ready. Raises EngineUnavailableError with the log's end where it does not get there."""
+    port = _free_port()
+    command = [sys.executable, "-m", "serving", "serve", *deployment_arguments, f"--port={port}"]
+    with tempfile.TemporaryFile() as log:
+        # A session of its own: Ctrl-C stops an answer, not the server.
+        server = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            with console.status("starting the server"):
+                url = f"http://127.0.0.1:{port}"
+                while not _is_ready(url):
+                    if server.poll() is not None:
+                        log.seek(0)
+                        raise EngineUnavailableError(
+                            f"the server did not start:\n{log.read().decode(errors='replace')}"
+                        )
+                    time.sleep(_ASK_EVERY_SECONDS)
+            yield url
+        finally:
+            server.send_signal(signal.SIGTERM)
+            try:
+                server.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return found.getsockname()[1]

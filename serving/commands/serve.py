@@ -1,0 +1,52 @@
+"""`weft serve`: the supervisor over an engine process and an API process."""
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from serving.child_process import ChildProcess
+from serving.commands.api import DRAIN_SECONDS
+from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
+from serving.commands.serve_report import ServeReport
+from serving.lifeline import Status
+from serving.supervisor import Supervisor, SupervisorPolicy
+
+_DRAIN_MARGIN_SECONDS = 5.0  # the API process cuts its streams itself; this is for one that hangs
+
+
+def add_parser(parser: argparse.ArgumentParser) -> None:
+    add_deployment_flags(parser, server=True)
+    parser.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=DRAIN_SECONDS,
+        metavar="S",
+        help="on SIGTERM, how long open streams may go on (default: %(default)g)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    deployment_from(args)  # what is wrong with it is said here, once, and not by two children
+    return asyncio.run(_supervise(args))
+
+
+async def _supervise(args: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="weft-") as directory, ServeReport() as report:
+        arguments = [*deployment_arguments(args), "--socket", str(Path(directory) / "engine.sock")]
+
+        async def spawn(role: str, on_status: Callable[[Status], None]) -> ChildProcess:
+            command = [sys.executable, "-m", "serving", role, *arguments]
+            if role == "api":
+                command.append(f"--drain-seconds={args.drain_seconds}")
+            return await ChildProcess.start(command, lambda line: report.line(role, line), on_status)
+
+        policy = SupervisorPolicy(drain_seconds=args.drain_seconds + _DRAIN_MARGIN_SECONDS)
+        supervisor = Supervisor(spawn, report.event, policy)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, supervisor.stop)
+        return await supervisor.run()

@@ -1,0 +1,37 @@
+"""What the two child processes share: their line to the supervisor, or none when started by hand."""
+
+import argparse
+import logging
+
+from serving.lifeline import Lifeline, Status
+from serving.observability.logs import log_event
+
+log = logging.getLogger(__name__)
+
+
+class Unsupervised:
+    """Started by hand: progress goes to the log, once for each new thing."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def report(self, status: Status) -> None:
+        if status.text != self._last:
+            log_event(log, status.text)
+        self._last = status.text
+
+
+Reports = Lifeline | Unsupervised
+
+
+def add_lifeline_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lifeline", type=int, metavar="FD", help="the supervisor's end, an open file descriptor")
+
+
+def lifeline_of(args: argparse.Namespace) -> Reports:
+    """Already watching: from here on this process ends with its supervisor."""
+    if args.lifeline is None:
+        return Unsupervised()
+    lifeline = Lifeline(args.lifeline)
+    lifeline.watch()
+    return lifeline
