@@ -237,7 +237,10 @@ class Scheduler:
             remaining = sequence.remaining
             if remaining > 1:
                 prefills.append(sequence)
-            elif remaining == 1 and self._has_place(sequence):
+            # One without a row was preempted just now, by one before it.
+            elif remaining == 1 and sequence.row is not None:
+                if sequence.needs_page and not self._take_page(sequence):
+                    continue
                 draft.add(sequence, 1)
         for sequence in prefills:
             if draft.budget < 1:
@@ -298,7 +301,8 @@ class Scheduler:
         for sequence, planned in zip(issued.owners, issued.plan.ranges, strict=True):
             if planned.start < sequence.num_prompt:
                 self._prompt_tokens += min(planned.start + planned.length, sequence.num_prompt) - planned.start
-            self._sharing.publish(sequence)
+            if planned.token_ids and sequence.may_publish:
+                self._sharing.publish(sequence)
         return issued.plan
 
     def _accept(self, sequence: Sequence, planned: Range, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
@@ -306,7 +310,8 @@ class Scheduler:
         sequence.tokens.append(token_id)
         sequence.in_flight -= 1
         self._generation_tokens += 1
-        self._sharing.publish(sequence)
+        if sequence.may_publish:
+            self._sharing.publish(sequence)
         reason, stop_token_id = finish_reason(
             token_id,
             sequence.sampling,
@@ -317,12 +322,6 @@ class Scheduler:
         if reason is not None:
             self._remove(sequence)
         return sequence.event(token_id, logprobs, reason, stop_token_id)
-
-    def _has_place(self, sequence: Sequence) -> bool:
-        """Whether the sequence still has its row, and has or gets a page for its next position."""
-        if sequence.row is None:  # preempted just now, by one before it
-            return False
-        return not sequence.needs_page or self._take_page(sequence)
 
     def _take_page(self, sequence: Sequence) -> bool:
         """One more page for a running sequence; False where it had to give up its own instead.

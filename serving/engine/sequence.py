@@ -96,7 +96,8 @@ class Sequence:
     @property
     def remaining(self) -> int:
         """Positions that can be computed now. 0 in decode: the token in flight is known to be the last one."""
-        return min(len(self.tokens) + self.in_flight, self.num_positions) - self.computed
+        length = len(self.tokens) + self.in_flight
+        return (length if length < self.num_positions else self.num_positions) - self.computed
 
     @property
     def needs_page(self) -> bool:
@@ -116,6 +117,11 @@ class Sequence:
     def num_full(self) -> int:
         """Leading pages that issued plans fill with tokens known to the host."""
         return min(self.computed, len(self.tokens)) // self.page_size
+
+    @property
+    def may_publish(self) -> bool:
+        """Whether the host knows the tokens of a page more than it has published. Asked for every token."""
+        return len(self.tokens) >= (self.num_published + 1) * self.page_size
 
     def digest(self, index: int) -> bytes:
         """The digest of page `index`, all of whose tokens must be known."""
@@ -166,8 +172,8 @@ class Sequence:
             pages=self.page_table,
             samples=samples,
             sampling=self.sampling,
-            num_output=max(0, end - self.num_prompt),
-            prompt_logprobs_from=start if self._scores_from(start) else None,
+            num_output=end - self.num_prompt if end > self.num_prompt else 0,
+            prompt_logprobs_from=start if self.scores_prompt and self._scores_from(start) else None,
         )
         self.computed = end
         self.in_flight += samples
@@ -187,19 +193,29 @@ class Sequence:
         error: str | None = None,
     ) -> TokenEvent:
         """The next event of the stream; the first one carries what is known only once."""
-        first = not self.started
+        token_ids = () if token_id is None else (token_id,)
+        if self.started:
+            return TokenEvent(
+                request_id=self.request.request_id,
+                token_ids=token_ids,
+                logprobs=() if logprobs is None else (logprobs,),
+                finish_reason=reason,
+                stop_token_id=stop_token_id,
+                error=error,
+            )
         self.started = True
         return TokenEvent(
             request_id=self.request.request_id,
-            token_ids=() if token_id is None else (token_id,),
+            token_ids=token_ids,
             logprobs=() if logprobs is None else (logprobs,),
-            prompt_logprobs=tuple(self.gathered) if first and len(self.gathered) == self.num_prompt - 1 else (),
+            prompt_logprobs=tuple(self.gathered) if len(self.gathered) == self.num_prompt - 1 else (),
             finish_reason=reason,
             stop_token_id=stop_token_id,
-            cached_tokens=self.cached_tokens if first else None,
-            queue_seconds=self.queue_seconds if first else None,
+            cached_tokens=self.cached_tokens,
+            queue_seconds=self.queue_seconds,
             error=error,
         )
 
     def _scores_from(self, start: int) -> bool:
-        return self.scores_prompt and max(start, len(self.gathered)) < self.num_prompt - 1
+        """Whether a range at `start` has prompt logprobs to report that have not been gathered."""
+        return max(start, len(self.gathered)) < self.num_prompt - 1
