@@ -1,11 +1,14 @@
 """Model families, as Flax modules over a flat ragged batch.
 
-    interface.py   what a family is: a config, a module, and a table of its checkpoint's tensors
-    registry.py    which family a checkpoint's config.json names
-    checkpoint.py  hub-layout safetensors into a module's arrays, tensor by tensor
-    layers.py      norms, projections, embeddings: a weight is declared once, with its shape, its logical axes and its init
-    rope.py        rotary positions and their scaling kinds
-    llama.py ...   one file a family
+    interface.py     what a family is: a config, a module, and a table of its checkpoint's tensors
+    registry.py      which family a checkpoint's config.json names
+    checkpoint.py    a checkpoint directory into a model on the device, leaf by leaf
+    tensor_files.py  its safetensors files as one set of named tensors
+    fields.py        its config.json, read with types
+    hub.py           how its tensors lie in the leaves of a module
+    layers.py        norms, projections, embeddings: a weight is declared once, with its shape, its axes and its init
+    rope.py          rotary positions and their scaling kinds
+    llama.py ...     one file a family
 
 One letter key, alike in annotations, einsums and docstrings:
 

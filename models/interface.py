@@ -6,15 +6,21 @@ supplies. Serving passes paged attention over the cache; training passes dense a
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jax
 from flax import nnx
 from jax import Array, lax
 
+from models.hub import Tensors
 from pallas_kernels.ragged import AttentionOptions
 
 Cache = Any  # a pytree that only `attend` looks into
+
+LayerForm = Literal["stacked", "list"]
+"""How a model holds its layers. stacked: one block whose leaves begin with L, scanned: few leaves, fast compiles.
+list: an nnx.List of blocks, unrolled: weights are read in place, where a scan would copy each layer's out of the stack
+first, as XLA does on a CPU."""
 
 
 class Attend(Protocol):
@@ -26,9 +32,9 @@ class Attend(Protocol):
 
 
 class Model(Protocol):
-    """A decoder. Weights are declared stacked over layers: each leaf of `layers` begins with L."""
+    """A decoder."""
 
-    layers: Any
+    layers: Any  # in the LayerForm that it was built with
 
     def __call__(self, token_ids: Array, positions: Array, cache: Cache, attend: Attend) -> tuple[Array, Cache]:
         """token_ids [T], positions [T] -> (hidden states after the last norm [T, D], cache)."""
@@ -51,23 +57,11 @@ class ModelShape:
     max_position: int  # tokens the checkpoint was made for
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """Where one of the checkpoint's tensors goes: into `path` of the module, at layer `layer` of a stacked leaf.
-
-    `place` turns the checkpoint's array into the index of the leaf (after the layer) and the values that belong there:
-    the two may differ by a transpose and a reshape, or several tensors may share one fused leaf.
-    """
-
-    path: tuple[str, ...]
-    layer: int | None
-    place: Callable[[Any], tuple[Any, Any]]  # numpy array -> (index, numpy array)
-
-
 class Family(Protocol):
     """One file of this folder. Registered by the names that `architectures` in config.json uses."""
 
-    architectures: tuple[str, ...]
+    @property
+    def architectures(self) -> tuple[str, ...]: ...
 
     def parse(self, config: dict[str, Any]) -> Any:
         """config.json -> the family's frozen config. Raises CheckpointError for what the family does not do."""
@@ -75,11 +69,11 @@ class Family(Protocol):
 
     def shape(self, config: Any) -> ModelShape: ...
 
-    def build(self, config: Any, dtype: Any, seed: int = 0) -> Model:
-        """A module with random weights; under nnx.eval_shape, only its shapes."""
+    def build(self, config: Any, dtype: Any, seed: int | None = 0, *, layers: LayerForm = "stacked") -> Model:
+        """A module with random weights; without a seed, only its shapes: each leaf is a jax.ShapeDtypeStruct."""
         ...
 
-    def tensors(self, config: Any) -> dict[str, Tensor | None]:
+    def tensors(self, config: Any) -> Tensors:
         """Every tensor of the checkpoint by name; None for one that may be there and is not needed."""
         ...
 
@@ -87,8 +81,7 @@ class Family(Protocol):
 def walk_layers(layers: Any, carry: Any, body: Callable[[Any, Any, Array | int], Any]) -> Any:
     """carry -> body(block, carry, layer index) -> carry, through all layers.
 
-    Stacked layers are scanned: few leaves, fast compiles. A list of blocks (see `unstack`) is unrolled: where a scan
-    would copy each layer's weights out of the stack, as on a CPU, the list reads them in place.
+    Stacked layers are scanned, a list of blocks is unrolled (see LayerForm).
     """
     if isinstance(layers, nnx.List):
         for index, block in enumerate(layers):
@@ -103,19 +96,3 @@ def walk_layers(layers: Any, carry: Any, body: Callable[[Any, Any, Array | int],
 
     carry, _ = lax.scan(step, carry, (jax.numpy.arange(count), state))
     return carry
-
-
-def unstack(model: Model) -> None:
-    """Turns the stacked layers into a list of blocks, in place. Each leaf is let go as soon as it is cut up."""
-    graph, state = nnx.split(model.layers)
-    leaves, tree = jax.tree.flatten(state)
-    model.layers = None
-    del state
-    count = leaves[0].shape[0]
-    cut: list[list[Array]] = []
-    while leaves:
-        leaf = leaves.pop(0)
-        cut.append([leaf[i] for i in range(count)])
-    model.layers = nnx.List(
-        [nnx.merge(graph, jax.tree.unflatten(tree, [leaf[i] for leaf in cut])) for i in range(count)]
-    )

@@ -1,7 +1,7 @@
 """The pieces that families share. Each takes what it needs as arguments; none knows a family's name.
 
-A weight is declared once, by `weight(...)`: its shape, the logical name of each dimension (which sharding/rules.py maps
-to mesh axes), and the fan-in that scales its random init.
+A weight is declared once, by `WeightInit.weight`: its shape, the logical name of each dimension (which
+sharding/rules.py maps to mesh axes), and the fan-in that scales its random init.
 """
 
 import math
@@ -10,45 +10,59 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
+from models.interface import LayerForm
+
+Axes = tuple[str | None, ...]  # the logical name of each dimension
+
 
 class WeightInit:
-    """Draws a module's random weights one after another, from one seed, in one dtype."""
+    """Draws a module's random weights one after another, from one seed, in one dtype; or only declares them.
 
-    def __init__(self, dtype: Any, seed: int = 0, layers: int | None = None) -> None:
-        self.dtype = dtype
-        self.layers = layers
-        self._key = jax.random.key(seed)
+    numpy draws: jax would compile a program for each shape.
+    """
 
-    def stacked(self, layers: int) -> "WeightInit":
-        """The same draw, for weights that begin with a layer dimension."""
-        self._key, key = jax.random.split(self._key)
-        init = WeightInit(self.dtype, layers=layers)
-        init._key = key
-        return init
+    def __init__(self, dtype: Any, seed: int | None = 0, *, layers: LayerForm = "stacked") -> None:
+        """Without a seed the weights are jax.ShapeDtypeStructs. `layers` is the form that `self.layers` makes."""
+        self._dtype = jnp.dtype(dtype)
+        self._random = None if seed is None else np.random.default_rng(seed)
+        self._form: LayerForm = layers
+        self._stack: int | None = None  # L, for weights of a stacked block
 
-    def weight(self, shape: tuple[int, ...], axes: tuple[str | None, ...], fan_in: int) -> nnx.Param:
+    def layers(self, count: int, block: Callable[["WeightInit"], nnx.Module]) -> nnx.Module:
+        """`count` blocks: one whose leaves are stacked, or an nnx.List."""
+        if self._form == "list":
+            return nnx.List([block(self) for _ in range(count)])
+        self._stack = count
+        stacked = block(self)
+        self._stack = None
+        return stacked
+
+    def weight(self, shape: tuple[int, ...], axes: Axes, fan_in: int) -> nnx.Param:
         """Normal with standard deviation 1/sqrt(fan_in)."""
-        self._key, key = jax.random.split(self._key)
-        shape, axes = self._with_layers(shape, axes)
-        return nnx.Param(jax.random.normal(key, shape, self.dtype) / math.sqrt(fan_in), axes=axes)
 
-    def ones(self, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param:
-        shape, axes = self._with_layers(shape, axes)
-        return nnx.Param(jnp.ones(shape, self.dtype), axes=axes)
+        def draw(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+            return random.standard_normal(shape, np.float32) / np.float32(math.sqrt(fan_in))
 
-    def zeros(self, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param:
-        shape, axes = self._with_layers(shape, axes)
-        return nnx.Param(jnp.zeros(shape, self.dtype), axes=axes)
+        return self._param(shape, axes, draw)
 
-    def _with_layers(
-        self, shape: tuple[int, ...], axes: tuple[str | None, ...]
-    ) -> tuple[tuple[int, ...], tuple[str | None, ...]]:
-        if self.layers is None:
-            return shape, axes
-        return (self.layers, *shape), ("layers", *axes)
+    def ones(self, shape: tuple[int, ...], axes: Axes) -> nnx.Param:
+        return self._param(shape, axes, lambda _, shape: np.ones(shape, np.float32))
+
+    def zeros(self, shape: tuple[int, ...], axes: Axes) -> nnx.Param:
+        return self._param(shape, axes, lambda _, shape: np.zeros(shape, np.float32))
+
+    def _param(
+        self, shape: tuple[int, ...], axes: Axes, draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+    ) -> nnx.Param:
+        if self._stack is not None:
+            shape, axes = (self._stack, *shape), ("layers", *axes)
+        if self._random is None:
+            return nnx.Param(jax.ShapeDtypeStruct(shape, self._dtype), axes=axes)
+        return nnx.Param(jax.device_put(draw(self._random, shape).astype(self._dtype)), axes=axes)
 
 
 class RMSNorm(nnx.Module):

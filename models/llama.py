@@ -5,16 +5,18 @@ biases on the projections where the checkpoint says so.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 from flax import nnx
 from jax import Array
 
-from models import hub
-from models.interface import Attend, Cache, ModelShape, Tensor, walk_layers
+from models.fields import Fields
+from models.hub import Places, Tensors
+from models.interface import Attend, Cache, LayerForm, ModelShape, walk_layers
 from models.layers import AttentionOutput, Embedding, GatedMLP, GroupedQKV, Head, RMSNorm, WeightInit
-from models.rope import Rope, make_rope
+from models.rope import Rope, read_rope
 from pallas_kernels.ragged import AttentionOptions
 
 architectures = ("LlamaForCausalLM",)
@@ -39,11 +41,11 @@ class LlamaConfig:
 
 def parse(config: dict[str, Any]) -> LlamaConfig:
     """Raises CheckpointError for a field that is missing or asks for what this family does not do."""
-    fields = hub.Fields(config)
+    fields = Fields(config)
     fields.require("hidden_act", "silu")
     heads = fields.integer("num_attention_heads")
     d = fields.integer("hidden_size")
-    head_dim = fields.integer("head_dim", d // heads)
+    head_dim = fields.head_dim(d, heads)
     max_position = fields.integer("max_position_embeddings", 2048)
     return LlamaConfig(
         vocab_size=fields.integer("vocab_size"),
@@ -53,9 +55,9 @@ def parse(config: dict[str, Any]) -> LlamaConfig:
         heads=heads,
         kv_heads=fields.kv_heads(heads),
         head_dim=head_dim,
-        eps=fields.number("rms_norm_eps", 1e-6),
+        eps=fields.positive("rms_norm_eps", 1e-6),
         max_position=max_position,
-        rope=fields.rope(head_dim, max_position, make_rope),
+        rope=read_rope(fields, head_dim, max_position),
         tied=fields.boolean("tie_word_embeddings", False),
         attention_bias=fields.boolean("attention_bias", False),
         mlp_bias=fields.boolean("mlp_bias", False),
@@ -73,8 +75,9 @@ def shape(config: LlamaConfig) -> ModelShape:
     )
 
 
-def build(config: LlamaConfig, dtype: Any, seed: int = 0) -> "Llama":
-    return Llama(config, WeightInit(dtype, seed))
+def build(config: LlamaConfig, dtype: Any, seed: int | None = 0, *, layers: LayerForm = "stacked") -> "Llama":
+    """Random weights; without a seed, only their shapes."""
+    return Llama(config, WeightInit(dtype, seed, layers=layers))
 
 
 class Block(nnx.Module):
@@ -91,7 +94,7 @@ class Llama(nnx.Module):
     def __init__(self, config: LlamaConfig, init: WeightInit) -> None:
         self.config = config
         self.embedding = Embedding(init, config.vocab_size, config.d)
-        self.layers = Block(config, init.stacked(config.layers))
+        self.layers = init.layers(config.layers, partial(Block, config))
         self.norm = RMSNorm(init, config.d, config.eps)
         self.head = None if config.tied else Head(init, config.d, config.vocab_size)
 
@@ -114,20 +117,22 @@ class Llama(nnx.Module):
         return self.embedding.logits(hidden) if self.head is None else self.head(hidden)
 
 
-def tensors(config: LlamaConfig) -> dict[str, Tensor | None]:
+def tensors(config: LlamaConfig) -> Tensors:
     """The hub's names for the weights above."""
-    d, h, k, c = config.d, config.heads, config.kv_heads, config.head_dim
-    table: dict[str, Tensor | None] = {
-        "model.embed_tokens.weight": hub.whole("embedding", "table"),
-        "model.norm.weight": hub.whole("norm", "scale"),
-        "lm_head.weight": None if config.tied else hub.transposed("head", "weight"),
+    h, k = config.heads, config.kv_heads
+    sizes = {"V": config.vocab_size, "D": config.d, "F": config.f, "H": h, "K": k, "G": h // k, "C": config.head_dim}
+    top = Places(sizes=sizes)
+    table: Tensors = {
+        "model.embed_tokens.weight": top.put("embedding.table", "VD"),
+        "model.norm.weight": top.put("norm.scale", "D"),
+        "lm_head.weight": None if config.tied else top.put("head.weight", "VD -> DV"),
     }
     for layer in range(config.layers):
-        at = f"model.layers.{layer}."
+        at, block = f"model.layers.{layer}.", top.of_layer(layer)
         table[f"{at}self_attn.rotary_emb.inv_freq"] = None  # in some old files; computed here
-        table[f"{at}input_layernorm.weight"] = hub.whole("attention_norm", "scale", layer=layer)
-        table[f"{at}post_attention_layernorm.weight"] = hub.whole("mlp_norm", "scale", layer=layer)
-        table |= hub.grouped_qkv(f"{at}self_attn.", "qkv", layer, d, h, k, c, bias=config.attention_bias)
-        table |= hub.attention_output(f"{at}self_attn.o_proj", "output", layer, d, h, c, bias=config.attention_bias)
-        table |= hub.gated_mlp(f"{at}mlp.", "mlp", layer, bias=config.mlp_bias)
+        table[f"{at}input_layernorm.weight"] = block.put("attention_norm.scale", "D")
+        table[f"{at}post_attention_layernorm.weight"] = block.put("mlp_norm.scale", "D")
+        table |= block.grouped_qkv(f"{at}self_attn.", "qkv", bias=config.attention_bias)
+        table |= block.attention_output(f"{at}self_attn.", "output", bias=config.attention_bias)
+        table |= block.gated_mlp(f"{at}mlp.", "mlp", bias=config.mlp_bias)
     return table

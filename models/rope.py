@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al., arXiv 2104.09864), the half-rotated form that hub checkpoints use, and their scaling kinds.
+"""Rotary positions (Su et al., arXiv 2104.09864), in the half-rotated form of hub checkpoints, and their scaling kinds.
 
 Every kind comes down to one vector of inverse frequencies [C/2] and one factor on the rotated vectors, both fixed when
 the program is traced. `rope_scaling` (or `rope_parameters`, its newer name) of config.json says which kind.
@@ -6,11 +6,12 @@ the program is traced. `rope_scaling` (or `rope_parameters`, its newer name) of 
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+
+from models.fields import Fields
 
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3")
 
@@ -33,35 +34,49 @@ class Rope:
         return turned if rotary == x.shape[-1] else jnp.concatenate([turned, x[..., rotary:]], axis=-1)
 
 
-def make_rope(head_dim: int, theta: float, max_position: int, scaling: dict[str, Any] | None) -> Rope:
-    """The rope that `scaling` describes. Raises ValueError for a kind that is not known, KeyError for a missing field."""
-    scaling = scaling or {}
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    theta = float(scaling.get("rope_theta", theta))
-    rotary = int(head_dim * float(scaling.get("partial_rotary_factor", 1.0)))
+def read_rope(fields: Fields, head_dim: int, max_position: int) -> Rope:
+    """The rope that config.json describes, for heads of `head_dim`. Raises CheckpointError naming the field."""
+    scaling = fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling")
+    theta = scaling.positive("rope_theta", fields.positive("rope_theta", 10000.0))
+    kind = scaling.string("rope_type", scaling.string("type", "default"))
+    rotary = _rotary_dim(fields, scaling, head_dim)
     plain = 1.0 / theta ** (np.arange(0, rotary, 2, dtype=np.float64) / rotary)
     if kind == "default":
         return _rope(plain)
-    if kind == "linear":
-        return _rope(plain / float(scaling["factor"]))
-    if kind == "llama3":
-        return _rope(_llama3(plain, scaling))
-    if kind == "yarn":
-        return _rope(*_yarn(plain, rotary, theta, max_position, scaling))
     if kind == "dynamic":
         # It departs from the plain form only beyond max_position_embeddings, where the engine's window ends anyway.
         return _rope(plain)
-    raise ValueError(f"rope type {kind!r} is not offered; there are {', '.join(KINDS)}")
+    if kind == "linear":
+        return _rope(plain / scaling.positive("factor"))
+    # Some families keep this one field beside the others, and there it has precedence.
+    original = fields.positive(
+        "original_max_position_embeddings", scaling.positive("original_max_position_embeddings", max_position)
+    )
+    if kind == "llama3":
+        return _rope(_llama3(plain, original, scaling))
+    if kind == "yarn":
+        return _rope(*_yarn(plain, theta, original, max_position, scaling))
+    raise scaling.error("rope_type" if "rope_type" in scaling else "type", f"one of {', '.join(KINDS)}")
+
+
+def _rotary_dim(fields: Fields, scaling: Fields, head_dim: int) -> int:
+    """How many of a head's dimensions turn."""
+    share = scaling.positive("partial_rotary_factor", fields.positive("partial_rotary_factor", 1.0))
+    rotary = int(head_dim * share)
+    if not 2 <= rotary <= head_dim or rotary % 2:
+        raise fields.error("partial_rotary_factor", f"a share of head_dim {head_dim} that is an even number")
+    return rotary
 
 
 def _rope(frequencies: np.ndarray, factor: float = 1.0) -> Rope:
     return Rope(inverse_frequencies=tuple(float(f) for f in frequencies.astype(np.float32)), factor=factor)
 
 
-def _llama3(plain: np.ndarray, scaling: dict[str, Any]) -> np.ndarray:
+def _llama3(plain: np.ndarray, original: float, scaling: Fields) -> np.ndarray:
     """Long wavelengths are stretched by `factor`, short ones kept, those between blended (Llama 3.1's release)."""
-    factor, low, high = (float(scaling[k]) for k in ("factor", "low_freq_factor", "high_freq_factor"))
-    original = float(scaling["original_max_position_embeddings"])
+    factor, low, high = (scaling.positive(name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    if high <= low:
+        raise scaling.error("high_freq_factor", f"above low_freq_factor, {low}")
     wavelength = 2 * math.pi / plain
     blend = (original / wavelength - low) / (high - low)
     blended = (1 - blend) * plain / factor + blend * plain
@@ -69,31 +84,32 @@ def _llama3(plain: np.ndarray, scaling: dict[str, Any]) -> np.ndarray:
 
 
 def _yarn(
-    plain: np.ndarray, rotary: int, theta: float, max_position: int, scaling: dict[str, Any]
+    plain: np.ndarray, theta: float, original: float, max_position: int, scaling: Fields
 ) -> tuple[np.ndarray, float]:
     """Interpolates low frequencies, keeps high ones, ramps between (Peng et al., arXiv 2309.00071)."""
-    original = float(scaling.get("original_max_position_embeddings") or max_position)
-    factor = float(scaling.get("factor") or max_position / original)
-    fast, slow = float(scaling.get("beta_fast") or 32), float(scaling.get("beta_slow") or 1)
+    rotary = 2 * len(plain)
+    factor = scaling.positive("factor", max_position / original)
 
     def dimension(rotations: float) -> float:
         return rotary * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
-    low, high = dimension(fast), dimension(slow)
-    if scaling.get("truncate", True):
+    low, high = dimension(scaling.positive("beta_fast", 32)), dimension(scaling.positive("beta_slow", 1))
+    if scaling.boolean("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rotary - 1)
-    ramp = np.clip((np.arange(rotary // 2) - low) / max(high - low, 0.001), 0, 1)
-    frequencies = plain / factor * ramp + plain * (1 - ramp)
+    width = high - low if high != low else 0.001
+    ramp = np.clip((np.arange(rotary // 2) - low) / width, 0, 1)
+    return plain / factor * ramp + plain * (1 - ramp), _yarn_magnitude(factor, scaling)
 
-    def magnitude(scale: float, weight: float = 1.0) -> float:
-        return 0.1 * weight * math.log(scale) + 1.0 if scale > 1 else 1.0
 
-    attention = scaling.get("attention_factor")
-    if attention is None:
-        weight, weight_all = scaling.get("mscale"), scaling.get("mscale_all_dim")
-        if weight and weight_all:
-            attention = magnitude(factor, float(weight)) / magnitude(factor, float(weight_all))
-        else:
-            attention = magnitude(factor)
-    return frequencies, float(attention)
+def _yarn_magnitude(factor: float, scaling: Fields) -> float:
+    """On cos and sin both, so that its square is on the scores."""
+    if "attention_factor" in scaling:
+        return scaling.positive("attention_factor")
+
+    def magnitude(weight: float = 1.0) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    # 0 counts as missing: checkpoints say so where they mean neither.
+    weight, weight_all = scaling.number("mscale", 0), scaling.number("mscale_all_dim", 0)
+    return magnitude(weight) / magnitude(weight_all) if weight and weight_all else magnitude()

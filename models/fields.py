@@ -1,0 +1,97 @@
+"""Typed reading of config.json: a field that is missing or of the wrong kind is named, with what would be right."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from models.errors import CheckpointError
+
+
+class Fields:
+    """The fields of config.json, or of an object inside it. null counts as missing, as in the hub's own reader."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "config.json: ") -> None:
+        self._values = values
+        self._where = where  # what precedes a field's name in an error
+
+    def __contains__(self, name: str) -> bool:
+        return self._values.get(name) is not None
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        """Raises CheckpointError where the field is no integer of at least `least`, or missing and without default."""
+        value = self._values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.error(name, f"an integer of at least {least}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Raises CheckpointError where the field is no finite number, or missing and without default."""
+        value = self._values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise self.error(name, "a finite number")
+        return float(value)
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A number above zero."""
+        value = self.number(name, default)
+        if value <= 0:
+            raise self.error(name, "a number above 0")
+        return value
+
+    def boolean(self, name: str, default: bool) -> bool:
+        value = self._values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            raise self.error(name, "true or false")
+        return value
+
+    def string(self, name: str, default: str | None = None) -> str:
+        value = self._values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, str):
+            raise self.error(name, "a string")
+        return value
+
+    def strings(self, name: str) -> list[str]:
+        """A list of strings; empty where the field is missing."""
+        value = self._values.get(name)
+        value = [] if value is None else value
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(name, "a list of strings")
+        return value
+
+    def section(self, name: str) -> "Fields":
+        """The object under that name; one without fields where it is missing."""
+        value = self._values.get(name)
+        value = {} if value is None else value
+        if not isinstance(value, dict):
+            raise self.error(name, "an object")
+        return Fields(value, f"{self._where}{name}.")
+
+    def require(self, name: str, value: Any) -> None:
+        """For what only one value is implemented of. Missing is right too: `value` is the hub's default."""
+        if name in self and self._values[name] != value:
+            raise self.error(name, f"{value!r}, the only one offered for this architecture")
+
+    def kv_heads(self, heads: int) -> int:
+        """`num_key_value_heads`: by default one a query head."""
+        count = self.integer("num_key_value_heads", heads)
+        if heads % count:
+            raise self.error("num_key_value_heads", f"a divisor of num_attention_heads, {heads}")
+        return count
+
+    def head_dim(self, d: int, heads: int) -> int:
+        """`head_dim`: by default the model's width over its heads. Even, as rotary positions turn pairs."""
+        if "head_dim" not in self and d % heads:
+            raise self.error("head_dim", f"there, as hidden_size {d} is no multiple of num_attention_heads {heads}")
+        value = self.integer("head_dim", d // heads)
+        if value % 2:
+            raise CheckpointError(f"{self._where}head_dim comes to {value}; it must be even")
+        return value
+
+    def error(self, name: str, right: str) -> CheckpointError:
+        """To raise where the field is not what it must be."""
+        found = f"is {self._values[name]!r}" if name in self else "is missing"
+        return CheckpointError(f"{self._where}{name} {found}; it must be {right}")
