@@ -7,7 +7,7 @@ from serving.engine.request import FinishReason, TokenEvent, TokenLogprobs
 from serving.errors import EngineError
 from serving.generation.detokenizer import Detokenizer
 from serving.generation.request import PreparedPrompt, TextDelta, TextLogprobs, TokenText, Usage
-from serving.generation.stop_strings import StopMatcher
+from serving.generation.stop_strings import StopMatcher, StopStrings
 from serving.generation.tokenizer import Tokenizer
 
 
@@ -24,14 +24,14 @@ class _Held:
 class Choice:
     """Turns the events of one engine stream into deltas. After a delta with a finish_reason it must not be fed."""
 
-    def __init__(self, index: int, prepared: PreparedPrompt, tokenizer: Tokenizer) -> None:
+    def __init__(self, index: int, prepared: PreparedPrompt, stops: StopStrings, tokenizer: Tokenizer) -> None:
         self._index = index
         self._prepared = prepared
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(
             tokenizer, skip_special_tokens=prepared.skip_special_tokens, prompt=prepared.prompt_token_ids
         )
-        self._matcher = StopMatcher(prepared.stop, include_stop=prepared.include_stop_str_in_output)
+        self._matcher = StopMatcher(stops, include_stop=prepared.include_stop_str_in_output)
         self._ends = frozenset(prepared.sampling.eos_token_ids + prepared.sampling.stop_token_ids)
         self._held: deque[_Held] = deque()
         self._decoded = 0  # characters that came out of the detokenizer

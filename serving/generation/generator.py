@@ -15,6 +15,7 @@ from serving.generation.checkpoint_text import SamplingDefaults
 from serving.generation.choice import Choice
 from serving.generation.detokenizer import decode
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
+from serving.generation.stop_strings import StopStrings
 from serving.generation.tokenizer import Tokenizer
 from serving.generation.validation import check_defaults, check_text, check_token_ids, resolve_sampling
 
@@ -76,14 +77,15 @@ class Generator:
         Raises what `Engine.generate` raises, and EngineError where the engine failed on a choice; the other choices
         end with it.
         """
+        stops = StopStrings(prepared.stop)
         if prepared.n == 1:
-            async with aclosing(self._choice(prepared, 0)) as deltas:
+            async with aclosing(self._choice(prepared, stops, 0)) as deltas:
                 async for delta in deltas:
                     yield delta
             return
         # One slot: a choice waits with its next delta until the reader took the last one.
         ready: asyncio.Queue[TextDelta | Exception] = asyncio.Queue(maxsize=1)
-        tasks = [asyncio.create_task(self._feed(ready, prepared, index)) for index in range(prepared.n)]
+        tasks = [asyncio.create_task(_feed(ready, self._choice(prepared, stops, index))) for index in range(prepared.n)]
         try:
             running = prepared.n
             while running:
@@ -145,8 +147,10 @@ class Generator:
             special = request.add_special_tokens
         return text, tuple(await self.tokenize(text, add_special_tokens=special, param=param))
 
-    async def _choice(self, prepared: PreparedPrompt, index: int) -> AsyncGenerator[TextDelta, None]:
-        choice = Choice(index, prepared, self.tokenizer)
+    async def _choice(
+        self, prepared: PreparedPrompt, stops: StopStrings, index: int
+    ) -> AsyncGenerator[TextDelta, None]:
+        choice = Choice(index, prepared, stops, self.tokenizer)
         # The protocol promises that the iterator can be closed.
         stream = cast(AsyncGenerator[TokenEvent, None], self.engine.generate(_engine_request(prepared, index)))
         async with aclosing(stream) as events:
@@ -158,13 +162,14 @@ class Generator:
                         return
         raise EngineUnavailableError("the engine's stream ended without saying why")
 
-    async def _feed(self, ready: asyncio.Queue[TextDelta | Exception], prepared: PreparedPrompt, index: int) -> None:
-        try:
-            async with aclosing(self._choice(prepared, index)) as deltas:
-                async for delta in deltas:
-                    await ready.put(delta)
-        except Exception as error:  # noqa: BLE001 -- handed to the reader, who raises it
-            await ready.put(error)
+
+async def _feed(ready: asyncio.Queue[TextDelta | Exception], choice: AsyncGenerator[TextDelta, None]) -> None:
+    try:
+        async with aclosing(choice) as deltas:
+            async for delta in deltas:
+                await ready.put(delta)
+    except Exception as error:  # noqa: BLE001 -- handed to the reader, who raises it
+        await ready.put(error)
 
 
 def _engine_request(prepared: PreparedPrompt, index: int) -> GenerateRequest:

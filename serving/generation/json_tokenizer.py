@@ -105,7 +105,8 @@ class _Decoder:
                 self.byte_fallback = True
             case {"type": "Metaspace", "replacement": str(mark)}:
                 self._replacements.append((mark, " "))
-                self.drops_first_space = step.get("prepend_scheme", "always") != "never"
+                older = "always" if step.get("add_prefix_space", True) else "never"
+                self.drops_first_space = step.get("prepend_scheme", older) != "never"
             case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
                 self._replacements.append((old, new))
             case {"type": "Strip", "content": " ", "start": 1, "stop": 0}:

@@ -79,6 +79,7 @@ class TemplateProcess:
             stdout=subprocess.PIPE,
             env={name: os.environ[name] for name in ("TZ", "LD_LIBRARY_PATH") if name in os.environ},
             cwd="/",
+            start_new_session=True,  # an interrupt from the terminal is for the parent; the worker ends with its pipe
         )
         for name, source in self._templates.items():
             # Starting an interpreter is not the template's time.

@@ -115,7 +115,7 @@ def formats() -> Iterator[dict[str, ChatFormat]]:
 
 
 @pytest.fixture(scope="module")
-def reference(byte_level: Path) -> AutoTokenizer:
+def reference(byte_level: Path) -> Any:
     return AutoTokenizer.from_pretrained(str(byte_level))
 
 
@@ -278,7 +278,9 @@ def test_the_worker_sees_no_secrets_of_this_process(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WEFT_SECRET", "hidden")
     with _format("x") as chat_format:
         chat_format.render(CHAT)
-        environment = Path(f"/proc/{chat_format._process._process.pid}/environ").read_bytes()
+        worker = chat_format._process._process
+        assert worker is not None
+        environment = Path(f"/proc/{worker.pid}/environ").read_bytes()
         assert b"WEFT_SECRET" not in environment
 
 

@@ -2,18 +2,18 @@ import random
 
 import pytest
 
-from serving.generation.stop_strings import StopMatcher
+from serving.generation.stop_strings import StopMatcher, StopStrings
 
 
 def test_a_stop_string_across_chunks_is_found_and_nothing_of_it_leaks() -> None:
-    matcher = StopMatcher(["STOP"])
+    matcher = StopMatcher(StopStrings(["STOP"]))
     assert [matcher.add(chunk) for chunk in ["ab", "cS", "T", "O", "Pxyz", "more"]] == ["ab", "c", "", "", "", ""]
     assert matcher.stopped is not None
     assert (matcher.stopped.stop, matcher.stopped.start) == ("STOP", 3)
 
 
 def test_held_text_comes_out_as_soon_as_it_cannot_be_a_stop() -> None:
-    matcher = StopMatcher(["STOP"])
+    matcher = StopMatcher(StopStrings(["STOP"]))
     assert matcher.add("aSTO") == "a"
     assert matcher.add("S") == "STO"
     assert matcher.add("x") == "Sx"
@@ -21,38 +21,38 @@ def test_held_text_comes_out_as_soon_as_it_cannot_be_a_stop() -> None:
 
 
 def test_text_held_at_the_end_is_given_by_finish() -> None:
-    matcher = StopMatcher(["\n\n"])
+    matcher = StopMatcher(StopStrings(["\n\n"]))
     assert matcher.add("line\n") == "line"
     assert matcher.finish() == "\n"
 
 
 def test_with_include_stop_nothing_is_held_and_the_stop_is_shown() -> None:
-    matcher = StopMatcher(["STOP"], include_stop=True)
+    matcher = StopMatcher(StopStrings(["STOP"]), include_stop=True)
     assert [matcher.add(chunk) for chunk in ["aST", "OPx", "y"]] == ["aST", "OP", ""]
     assert matcher.stopped is not None
     assert matcher.stopped.start == 1
 
 
 def test_of_stops_ending_together_the_longest_wins_and_the_first_complete_beats_a_longer_one() -> None:
-    both = StopMatcher(["b", "ab"])
+    both = StopMatcher(StopStrings(["b", "ab"]))
     assert both.add("xab") == "x"
     assert both.stopped is not None
     assert both.stopped.stop == "ab"
-    nested = StopMatcher(["bcd", "abcde"])
+    nested = StopMatcher(StopStrings(["bcd", "abcde"]))
     assert nested.add("xabcde") == "xa"
     assert nested.stopped is not None
     assert nested.stopped.stop == "bcd"
 
 
 def test_without_stops_text_passes_at_once() -> None:
-    matcher = StopMatcher([])
+    matcher = StopMatcher(StopStrings([]))
     assert matcher.add("anything") == "anything"
     assert matcher.stopped is None
 
 
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
-        StopMatcher([""])
+        StopStrings([""])
 
 
 @pytest.mark.parametrize("include", [False, True])
@@ -61,7 +61,7 @@ def test_every_chunking_gives_what_the_naive_search_gives_and_as_early(include: 
     for _ in range(3000):
         stops = ["".join(draw.choices("abc", k=draw.randrange(1, 5))) for _ in range(draw.randrange(0, 4))]
         text = "".join(draw.choices("abcd", k=draw.randrange(0, 20)))
-        matcher = StopMatcher(stops, include_stop=include)
+        matcher = StopMatcher(StopStrings(stops), include_stop=include)
         seen, shown = "", ""
         while seen != text and matcher.stopped is None:
             chunk = text[len(seen) :][: draw.randrange(1, 5)]

@@ -2,6 +2,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
@@ -144,6 +145,21 @@ def test_added_tokens_beyond_the_sentencepiece_model_are_found_in_text_and_decod
     assert decode(tokenizer, ids) == "hello<think> worldx"
 
 
+def test_listed_user_defined_pieces_encode_as_in_sentencepiece_and_in_transformers(tmp_path: Path) -> None:
+    train_sentencepiece(tmp_path, "bpe", add_dummy_prefix=False)
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    listed = {
+        str(model.piece_to_id(piece)): {"content": piece, "special": special, "normalized": False}
+        for piece, special in (("<|user|>", True), ("<|end|>", False))
+    }
+    write_config(tmp_path, tokenizer_class="LlamaTokenizer", add_prefix_space=False, added_tokens_decoder=listed)
+    ours, theirs = _both(tmp_path)
+    text = "<|user|>hello the<|end|> world\n<|user|> x"
+    ids = ours.encode(text, add_special_tokens=False)
+    assert ids == model.encode(text) == theirs.encode(text, add_special_tokens=False)
+    assert decode(ours, ids) == "hello the<|end|> world\n x"
+
+
 def test_special_tokens_in_user_text_become_control_tokens_as_in_transformers(byte_level: Path) -> None:
     ours, theirs = _both(byte_level)
     text = "user says </s><|user|>"
@@ -245,5 +261,5 @@ def test_a_model_without_the_dummy_prefix_keeps_leading_spaces(tmp_path: Path) -
     assert not tokenizer.drops_first_space
 
 
-def _both(folder: Path) -> tuple[Tokenizer, AutoTokenizer]:
+def _both(folder: Path) -> tuple[Tokenizer, Any]:
     return load_tokenizer(folder), AutoTokenizer.from_pretrained(str(folder))
