@@ -1,5 +1,6 @@
 """One measured request to an OpenAI-compatible server."""
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 
@@ -61,12 +62,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Target:
-    def __init__(self, client: StreamClient, model: str, *, text_prompts: bool) -> None:
+    def __init__(
+        self, client: StreamClient, model: str, *, text_prompts: bool, timeout_seconds: float | None = None
+    ) -> None:
         """`text_prompts`: chat completions with nothing beyond OpenAI's own fields, for servers that take no token ids;
         the server may then end a stream early."""
         self._client = client
         self._model = model
         self._text_prompts = text_prompts
+        self._timeout_seconds = timeout_seconds
         self._path = "/v1/chat/completions" if text_prompts else "/v1/completions"
 
     async def run(self, item: Item) -> Measured:
@@ -75,8 +79,9 @@ class Target:
         measured = Measured(time.perf_counter())
         reading = _Reading(measured)
         try:
-            reply = await self._client.post(self._path, body, reading.event)
-        except OSError as error:
+            async with asyncio.timeout(self._timeout_seconds):
+                reply = await self._client.post(self._path, body, reading.event)
+        except OSError as error:  # TimeoutError is one
             _fail(measured, type(error).__name__, str(error))
         else:
             if reply.status != 200:

@@ -37,6 +37,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
         "--text-prompts", action="store_true", help="chat in words, for a server that takes no token ids"
     )
     parser.add_argument("--warmups", type=count_or_none, metavar="N", help="requests before the run (default: up to 8)")
+    parser.add_argument("--timeout", type=positive, default=600.0, metavar="S", help="for one request (default: 600)")
     parser.add_argument("--slo-ttft-ms", type=positive, metavar="MS", help="objective for the first token")
     parser.add_argument("--slo-itl-ms", type=positive, metavar="MS", help="objective for the mean time between tokens")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 async def _measure(args: argparse.Namespace, workload: Workload, console: Console) -> load.Run:
     key = os.environ.get(_API_KEY)
     client = StreamClient(args.url, {"authorization": f"Bearer {key}"} if key else None)
-    target = Target(client, args.model, text_prompts=args.text_prompts)
+    target = Target(client, args.model, text_prompts=args.text_prompts, timeout_seconds=args.timeout)
     wanted = measured_items(workload, args.seed)
     warmups = min(_MOST_WARMUPS, args.concurrency or args.num_prompts) if args.warmups is None else args.warmups
     try:

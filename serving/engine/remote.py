@@ -5,6 +5,7 @@ All streams share one gRPC session. A lost session fails every open stream at on
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -17,6 +18,9 @@ from serving.engine import wire
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.errors import EngineUnavailableError, RequestError, SetupError, WeftError
+from serving.observability.logs import log_event
+
+log = logging.getLogger(__name__)
 
 # EngineUnavailableError.code: nobody took the request, or whoever took it is gone.
 NOT_ACCEPTED = "engine_unavailable"
@@ -202,7 +206,8 @@ class _Session:
             while (data := await self._call.read()) is not grpc.aio.EOF:  # pyright: ignore[reportAttributeAccessIssue]
                 self._dispatch(wire.decode_batch(cast(bytes, data)))
         except grpc.aio.AioRpcError as error:
-            reason = f"the engine process is gone: {error.details()}"
+            reason = "the engine process is gone"
+            log_event(log, "the engine session ended", level=logging.WARNING, status=error.code().name)
         finally:  # whatever ended the reading, no stream may wait for ever
             self._lose(reason)
             self._call.cancel()
@@ -237,4 +242,5 @@ class _Session:
 def _translated(error: grpc.aio.AioRpcError) -> WeftError:
     if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED):
         return SetupError(str(error.details()), code="protocol_mismatch")
-    return EngineUnavailableError(f"the engine does not answer: {error.details()}", code=NOT_ACCEPTED)
+    # Without gRPC's details: this message reaches clients, and those name paths of the machine.
+    return EngineUnavailableError("the engine does not answer: it is starting or restarting", code=NOT_ACCEPTED)
