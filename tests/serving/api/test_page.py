@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Error, Locator, Page, expect, sync_playwright
@@ -141,7 +142,7 @@ def test_an_answer_streams_in_and_is_rendered_as_markdown(page: Page, chat: Scri
 
 
 def test_the_event_stream_is_read_alike_however_it_is_cut(page: Page) -> None:
-    text = 'data: {"a":"é"}\r\n\r\n: comment\n\nevent: x\ndata:one\ndata: two\n\ndata: cut\r\rdata: [DONE]\n\n'
+    text = 'data: {"a":"é"}\r\n\r\n: comment\n\nevent: x\r\ndata:one\r\ndata: two\r\n\r\ndata: cut\r\rdata: [DONE]\n\n'
     results = page.evaluate(
         """async (text) => {
             const { EventStreamParser } = await import("/static/js/event_stream.js");
@@ -539,7 +540,7 @@ def test_light_and_dark_follow_the_system_until_chosen(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(page: Page, chat: ScriptedChat, scheme: str) -> None:
+def test_text_stands_out_from_its_ground(page: Page, chat: ScriptedChat, scheme: Literal["light", "dark"]) -> None:
     page.emulate_media(color_scheme=scheme)
     code = '```python\n# note\n@property\ndef f(x: int = 3) -> str:\n    return str(x) + "s"\n```\n'
     answered(

@@ -3,10 +3,8 @@
 
 import MarkdownIt from "../vendor/markdown-it-15.0.3/markdown-it.js";
 import DOMPurify from "../vendor/dompurify-3.4.18/dompurify.js";
-import highlighter from "../vendor/highlight-11.12.0/highlight.js";
+import { colouredCode } from "./code_colours.js";
 import { element, icon } from "./element.js";
-
-const HIGHLIGHT_LIMIT = 40_000; // characters; beyond it colouring a growing block costs more than a frame
 
 const ALLOWED = {
   ALLOWED_TAGS: [
@@ -73,11 +71,7 @@ export function fragmentOf(block) {
 
 function decorateCode(code) {
   const language = /language-(\S+)/.exec(code.className)?.[1] ?? "";
-  const text = code.textContent;
-  if (highlighter.getLanguage(language) && text.length < HIGHLIGHT_LIMIT) {
-    const { value } = highlighter.highlight(text, { language, ignoreIllegals: true });
-    code.replaceChildren(DOMPurify.sanitize(value, ALLOWED));
-  }
+  code.replaceChildren(colouredCode(code.textContent, language));
   const pre = code.parentElement;
   pre.tabIndex = 0; // so that the keyboard can scroll a long line
   const block = element("div.code-block");
