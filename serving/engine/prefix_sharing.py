@@ -29,14 +29,16 @@ from serving.engine.sequence import Sequence
 class PrefixSharing:
     """The prefix cache as sequences see it, over the pool's digests.
 
-    `max_waits` bounds the plans for which a sequence waits on pages of others before it computes them itself.
+    A sequence waits while others compute its pages. Only running sequences are waited for, and those wait for nobody,
+    so there is no cycle. Whoever waits is asked only where the plan has budget left, that is, where every running
+    prompt has been planned to its end: so one plan later the pages are there. `max_waits` bounds the plans that one
+    sequence spends waiting even where others keep coming and going before it.
     """
 
     def __init__(self, pool: BlockPool, *, max_waits: int) -> None:
         self._pool = pool
         self._max_waits = max_waits
-        # Pages that running sequences have still to compute from tokens they already have. Only running ones are
-        # here, and those never wait for anyone: so waiting has no cycles, and ends when they run, leave or are evicted.
+        # Who computes a page that is not published yet, by digest.
         self._computing: dict[bytes, Sequence] = {}
 
     def cached_pages(self, sequence: Sequence) -> list[int]:
@@ -50,22 +52,13 @@ class PrefixSharing:
                 pages.append(page)
         return pages
 
-    def still_waits(self, sequence: Sequence) -> bool:
-        """Whether the page that the sequence was found to wait for is still being computed, and it may wait more."""
-        if sequence.awaited_digest not in self._computing or sequence.share_waits >= self._max_waits:
-            sequence.awaited_digest = None
+    def must_wait(self, sequence: Sequence, num_cached: int) -> bool:
+        """Whether the sequence's first page that is not cached is about to be computed by another, so that it is
+        better read by a later plan than computed twice. Counts the plan as one spent waiting."""
+        if not self._computing or num_cached >= sequence.num_shareable or sequence.share_waits >= self._max_waits:
             return False
-        sequence.share_waits += 1
-        return True
-
-    def starts_waiting(self, sequence: Sequence, num_cached: int) -> bool:
-        """Whether the sequence's first page that is not cached is about to be computed by another."""
-        if num_cached >= sequence.num_shareable or sequence.share_waits >= self._max_waits:
+        if sequence.digest(num_cached) not in self._computing:
             return False
-        digest = sequence.digest(num_cached) if self._computing else None
-        if digest not in self._computing:
-            return False
-        sequence.awaited_digest = digest
         sequence.share_waits += 1
         return True
 

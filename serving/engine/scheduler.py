@@ -70,7 +70,7 @@ class Scheduler:
         max_waiting: int,
         pool: BlockPool,
         vocab_size: int = 2**31,
-        max_share_waits: int = 256,
+        max_share_waits: int = 16,
     ) -> None:
         if not 1 <= max_num_seqs <= max_num_batched_tokens:
             raise ValueError(
@@ -254,13 +254,11 @@ class Scheduler:
         for sequence in tuple(self._waiting):
             if draft.budget < 1 or not self._free_rows:
                 break
-            if self._sharing.still_waits(sequence):
-                continue
             # A preempted sequence whose last token is still on the device cannot be set up before the host has it.
             if sequence.in_flight:
                 break
             cached = self._sharing.cached_pages(sequence)
-            if self._sharing.starts_waiting(sequence, len(cached)):
+            if self._sharing.must_wait(sequence, len(cached)):
                 continue
             pages = self._admission_pages(sequence, cached)
             if pages is None:

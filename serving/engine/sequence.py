@@ -22,7 +22,6 @@ class Sequence:
     __slots__ = (
         "arrival_number",
         "arrival_time",
-        "awaited_digest",
         "cached_tokens",
         "computed",
         "digests",
@@ -81,8 +80,7 @@ class Sequence:
 
         self.root = root_digest(namespace, request.cache_salt)
         self.digests: list[bytes] = []
-        self.awaited_digest: bytes | None = None  # a page that another sequence is about to compute
-        self.share_waits = 0  # plans spent waiting for such pages
+        self.share_waits = 0  # plans spent waiting for pages that others compute
 
         self.started = False  # the first event was sent
         self.finished = False
@@ -140,7 +138,6 @@ class Sequence:
         self.page_table = tuple(pages)
         self.computed = num_cached * self.page_size
         self.num_published = num_cached
-        self.awaited_digest = None
         if self.queue_seconds is None:
             self.queue_seconds = max(0.0, now - self.arrival_time)
             self.cached_tokens = min(self.computed, self.num_prompt)

@@ -56,28 +56,29 @@ def test_when_the_one_who_computes_is_aborted_those_who_wait_go_on_by_themselves
 
 
 def test_when_the_one_who_computes_is_preempted_nobody_waits_for_it() -> None:
-    driven = DrivenScheduler(page_size=2, num_pages=8, max_num_batched_tokens=5, max_model_len=16, max_num_seqs=3)
+    driven = DrivenScheduler(page_size=2, num_pages=8, max_num_batched_tokens=2, max_model_len=16, max_num_seqs=2)
     driven.add("old", (7,), max_tokens=14)
-    for _ in range(3):
-        driven.step()
     driven.add("computes", _prefix(9), max_tokens=2)
     driven.add("waits", _prefix(9), max_tokens=2)
+    admitted = 0.0
+    while driven.scheduler.stats.preemptions == 0:
+        plan = driven.step()
+        if plan is not None and any(len(a.prompt_token_ids) == 9 for a in plan.admissions):
+            admitted = driven.now
+    assert not driven.events["computes"]  # it was preempted inside its prompt
     driven.finish()
+    assert driven.events["computes"][0].queue_seconds == admitted  # the first time counts
     assert all(driven.events[name][-1].finish_reason is FinishReason.LENGTH for name in ("old", "computes", "waits"))
 
 
-def test_waiting_for_a_prefix_is_bounded() -> None:
-    driven = DrivenScheduler(page_size=4, max_num_batched_tokens=8, max_share_waits=2, max_model_len=100, num_pages=128)
-    driven.add("a", _prefix(90), max_tokens=1)
-    driven.add("b", _prefix(90), max_tokens=1)
-    running = []
-    for _ in range(16):
-        driven.step()
-        running.append(driven.scheduler.stats.running)
+@pytest.mark.parametrize(("max_share_waits", "cached"), [(0, 0), (1, 8), (2, 16)])
+def test_waiting_for_the_pages_of_others_is_bounded(max_share_waits: int, cached: int) -> None:
+    driven = DrivenScheduler(page_size=4, max_num_batched_tokens=64, max_share_waits=max_share_waits)
+    # The first computes two pages, the second waits for them and computes two more, the third could wait for both.
+    for name, length in (("a", 9), ("b", 17), ("c", 18)):
+        driven.add(name, _prefix(length), max_tokens=2)
     driven.finish()
-    # "b" has given up waiting by the time that "a" leaves budget to it, and starts with what is there by then.
-    assert max(running) == 2
-    assert driven.events["b"][0].cached_tokens == 88
+    assert driven.events["c"][0].cached_tokens == cached
 
 
 def test_a_prompt_that_is_cached_whole_still_computes_its_last_token() -> None:

@@ -68,7 +68,7 @@ class _History:
         self.budget = self.max_num_seqs + rng.choice((0, 1, 3, 8, 20))
         self.max_model_len = rng.randint(6, 28)
         self.max_waiting = rng.choice((2, 4, 20))
-        self.max_share_waits = rng.choice((0, 2, 256, 256))
+        self.max_share_waits = rng.choice((0, 1, 16, 16))
         self.prefix_caching = rng.random() < 0.9
         self.overlap = rng.choice((0.0, 1.0, 1.0, 0.5))  # chance that a plan is made before the last one is committed
         self.abort_rate = rng.choice((0.0, 0.02, 0.1))
