@@ -27,7 +27,7 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
     keep_compilations(deployment.engine.compilation_cache)
     dtype = jnp.dtype(deployment.model.dtype or ("float32" if on_cpu else "bfloat16"))
     try:
-        model, shape = checkpoints.load(
+        model, shape, _ = checkpoints.load(
             deployment.model.checkpoint,
             dtype,
             # A scan over stacked layers would copy each layer's weights out of the stack on a CPU.
