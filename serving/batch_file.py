@@ -49,19 +49,16 @@ class BatchFile:
             raise SetupError(f"{self._path}: another run is writing to it", param="output") from None
 
     def _repair(self) -> None:
-        """In place where nothing is dropped; else through a new file, so that a kill here loses nothing either."""
-        dropped = False
+        stay = [record is not None and "error" not in record for _, record in self._records()]
+        if not all(stay):
+            self._rewrite()
+        self.finished = {record["id"] for _, record in self._records() if record is not None}
+
+    def _rewrite(self) -> None:
+        """Through a new file, so that a kill here loses nothing either."""
         repaired = self._path.with_name(f".{self._path.name}.repaired")
         with repaired.open("wb") as kept:
-            for line, record in self._records():
-                if record is None or "error" in record:
-                    dropped = True
-                else:
-                    self.finished.add(record["id"])
-                    kept.write(line)
-        if not dropped:
-            repaired.unlink()
-            return
+            kept.writelines(line for line, record in self._records() if record is not None and "error" not in record)
         self._file.close()
         os.replace(repaired, self._path)
         self._file = self._path.open("ab")
@@ -77,6 +74,6 @@ class BatchFile:
                 record: Any = None
                 with contextlib.suppress(msgspec.DecodeError):
                     record = msgspec.json.decode(line)
-                if not isinstance(record, dict) or "id" not in record:
+                if not isinstance(record, dict) or not ("error" in record or isinstance(record.get("id"), str | int)):
                     raise SetupError(f"{self._path}, line {number}: this is no record of a batch", param="output")
                 yield line, record

@@ -15,9 +15,10 @@ def count_or_none(text: str) -> int:
 
 
 def port(text: str) -> int:
-    number = _at_least(text, 1)
+    """0 is any free one."""
+    number = _at_least(text, 0)
     if number > 65535:
-        raise argparse.ArgumentTypeError(f"must be 1 to 65535, not {number}")
+        raise argparse.ArgumentTypeError(f"must be at most 65535, not {number}")
     return number
 
 

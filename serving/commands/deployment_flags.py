@@ -28,7 +28,7 @@ def add_deployment_flags(parser: argparse.ArgumentParser, *, server: bool) -> No
     group.add_argument("--max-num-batched-tokens", type=count, metavar="N", help="tokens of one step")
     if server:
         group.add_argument("--host", help="the address to listen on")
-        group.add_argument("--port", type=port, metavar="N", help="the port to listen on")
+        group.add_argument("--port", type=port, metavar="N", help="the port to listen on; 0: any free one")
 
 
 def deployment_from(args: argparse.Namespace) -> Deployment:

@@ -30,16 +30,16 @@ def run(args: argparse.Namespace) -> int:
     configure_logging("text")
     lifeline = lifeline_of(args)
     lifeline.report(Status("loading weights"))
-    failed = _Failed()
+    failed = Failed()
     engine = build_engine(
         deployment_from(args),
         progress=lambda text, done, total: lifeline.report(Status(text, done, total)),
         on_failure=failed.set,
     )
-    return asyncio.run(_serve(engine, args.socket, lifeline, failed))
+    return asyncio.run(serve(engine, args.socket, lifeline, failed))
 
 
-class _Failed:
+class Failed:
     """Carries the engine thread's failure to the event loop, whichever of the two comes first."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _Failed:
         return self._error
 
 
-async def _serve(engine: Engine, socket_path: Path, lifeline: Reports, failed: _Failed) -> int:
+async def serve(engine: Engine, socket_path: Path, lifeline: Reports, failed: Failed) -> int:
     """Until SIGTERM, or until the engine fails: then this process ends, and the supervisor starts another."""
     server = EngineServer(engine, socket_path)
     await server.start()

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+from typing import Protocol
 
 from serving.lifeline import Lifeline, Status
 from serving.observability.logs import log_event
@@ -21,7 +22,10 @@ class Unsupervised:
         self._last = status.text
 
 
-Reports = Lifeline | Unsupervised
+class Reports(Protocol):
+    """Where a child says what it is doing."""
+
+    def report(self, status: Status) -> None: ...
 
 
 def add_lifeline_flag(parser: argparse.ArgumentParser) -> None:

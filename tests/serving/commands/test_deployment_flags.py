@@ -1,0 +1,86 @@
+"""Flags to a Deployment, and back again for a child process."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
+from serving.config import Deployment
+from serving.errors import ConfigError
+
+FILE = """
+name = "tiny"
+[model]
+checkpoint = "weights"
+[engine]
+max_num_seqs = 4
+max_waiting = 9
+[server]
+port = 9000
+"""
+
+
+def parsed(*argv: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_deployment_flags(parser, server=True)
+    return parser.parse_args(argv)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_flags_win_over_the_file_and_the_rest_stays(file: Path) -> None:
+    found = deployment_from(
+        parsed(str(file), "--port", "1", "--dtype", "bfloat16", "--max-model-len", "64", "--served-model-name", "new")
+    )
+    assert (found.name, found.model.dtype, found.model.checkpoint) == ("new", "bfloat16", file.parent / "weights")
+    assert (found.server.port, found.server.host) == (1, "127.0.0.1")
+    assert (found.engine.max_model_len, found.engine.max_num_seqs, found.engine.max_waiting) == (64, 4, 9)
+
+
+def test_a_model_directory_is_a_deployment_of_its_name(tmp_path: Path) -> None:
+    found = deployment_from(parsed("--model", str(tmp_path)))
+    assert (found.name, found.model.checkpoint) == (tmp_path.name, tmp_path)
+    assert found == Deployment(name=tmp_path.name, model=found.model)
+
+
+def test_a_bare_name_is_looked_up_among_the_deployments(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "configs" / "deployments").mkdir(parents=True)
+    file.rename(tmp_path / "configs" / "deployments" / "tiny.toml")
+    monkeypatch.chdir(tmp_path)
+    assert deployment_from(parsed("tiny")).name == "tiny"
+    with pytest.raises(ConfigError, match=r"no deployment 'big'.*tiny"):
+        deployment_from(parsed("big"))
+
+
+def test_both_a_deployment_and_a_model_are_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match="one of the two"):
+        deployment_from(parsed(str(file), "--model", "x"))
+
+
+def test_limits_that_cannot_hold_together_are_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the command line: engine\.max_num_batched_tokens"):
+        deployment_from(parsed(str(file), "--max-num-batched-tokens", "2"))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["{file}"],
+        ["{file}", "--port", "0", "--host", "::1", "--chat-template", "a b.jinja"],
+        ["--model", "{folder}", "--max-num-seqs", "3", "--max-num-batched-tokens", "64", "--served-model-name", "-x y"],
+    ],
+)
+def test_a_childs_arguments_describe_the_same_deployment(file: Path, flags: list[str]) -> None:
+    argv = [flag.format(file=file, folder=file.parent) for flag in flags]
+    if "-x y" in argv:
+        argv = [*argv[:-2], "--served-model-name=-x y"]
+    args = parsed(*argv)
+    assert deployment_from(parsed(*deployment_arguments(args))) == deployment_from(args)

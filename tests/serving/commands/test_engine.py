@@ -1,0 +1,53 @@
+"""The engine process around its engine: ready, stopped, failed."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from serving.commands.engine import EXIT_ENGINE_FAILED, Failed, serve
+from serving.engine.remote import RemoteEngine
+from serving.lifeline import Status
+from tests.fakes.mortal_engine import MortalEngine
+
+PATIENCE = 20.0  # seconds; only a broken test waits that long
+
+
+class Reports:
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+
+    def report(self, status: Status) -> None:
+        if status.ready:
+            self.ready.set()
+
+
+async def test_sigterm_closes_the_engine_and_ends_with_0(tmp_path: Path) -> None:
+    engine, reports, socket = MortalEngine(), Reports(), tmp_path / "private" / "engine.sock"
+    running = asyncio.create_task(serve(engine, socket, reports, Failed()))
+    async with asyncio.timeout(PATIENCE):
+        await reports.ready.wait()
+        client = RemoteEngine(socket)
+        assert (await client.info()).model_name == "mortal"
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == 0
+        await client.close()
+    assert not engine.alive
+    assert not socket.exists()
+
+
+async def test_a_failed_engine_ends_the_process_with_a_code_of_its_own(tmp_path: Path) -> None:
+    reports, failed = Reports(), Failed()
+    running = asyncio.create_task(serve(MortalEngine(), tmp_path / "private" / "engine.sock", reports, failed))
+    async with asyncio.timeout(PATIENCE):
+        await reports.ready.wait()
+        await asyncio.to_thread(failed.set, RuntimeError("the device is gone"))
+        assert await running == EXIT_ENGINE_FAILED
+
+
+async def test_a_failure_before_the_loop_ran_is_not_lost(tmp_path: Path) -> None:
+    failed = Failed()
+    failed.set(RuntimeError("early"))
+    async with asyncio.timeout(PATIENCE):
+        code = await serve(MortalEngine(), tmp_path / "private" / "engine.sock", Reports(), failed)
+    assert code == EXIT_ENGINE_FAILED
