@@ -7,6 +7,8 @@ arrays by row and gathered, so that packing costs a few operations a step, not a
 numpy only: `steps.unpack` is the other half.
 """
 
+import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -50,18 +52,20 @@ class BatchLayout:
             "page_table": (s, p),
         }
 
-    def slices(self) -> dict[str, tuple[int, int, tuple[int, ...]]]:
-        """name -> (begin, end, shape)."""
-        found, begin = {}, 0
-        for name, shape in self.shapes().items():
-            end = begin + int(np.prod(shape))
-            found[name] = (begin, end, shape)
-            begin = end
-        return found
-
     @property
     def size(self) -> int:
-        return max(end for _, end, _ in self.slices().values())
+        return max(end for _, end, _ in slices_of(self).values())
+
+
+@functools.cache
+def slices_of(layout: BatchLayout) -> dict[str, tuple[int, int, tuple[int, ...]]]:
+    """name -> (begin, end, shape). A handful of layouts exist, and each is asked for at every step."""
+    found, begin = {}, 0
+    for name, shape in layout.shapes().items():
+        end = begin + math.prod(shape)
+        found[name] = (begin, end, shape)
+        begin = end
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,6 @@ class BatchPacker:
 
     def __init__(self, num_rows: int, table_width: int, layout_for: Callable[[int], BatchLayout]) -> None:
         self._layout_for = layout_for
-        self._slices: dict[BatchLayout, dict[str, tuple[int, int, tuple[int, ...]]]] = {}
         self._table = np.zeros((num_rows, table_width), np.int32)
         self._filled = [0] * num_rows
         self._floats = np.zeros((len(FLOATS), num_rows), np.float32)
@@ -93,9 +96,8 @@ class BatchPacker:
         for admission in plan.admissions:
             self._admit(admission)
         layout = self._layout_for(plan.num_tokens)
-        slices = self._slices.setdefault(layout, layout.slices())
         vector = np.zeros(layout.size, np.int32)
-        view = {name: vector[begin:end].reshape(shape) for name, (begin, end, shape) in slices.items()}
+        view = {name: vector[begin:end].reshape(shape) for name, (begin, end, shape) in slices_of(layout).items()}
         flags = self._fill_sequences(plan, view)
         self._fill_tokens(plan, view, layout)
         sampled = [self._sampling[r.row] for r in plan.ranges if r.samples]

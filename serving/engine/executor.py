@@ -64,9 +64,8 @@ class Executor:
             self._admit(admission)
         batch = self._packer.pack(plan)
         layout = batch.layout
-        vector = jax.device_put(batch.vector)
         self._pool, self._rows, tokens, logits, sequences, hidden = self._compiled.forward[layout](
-            self._weights, self._pool, self._rows, vector
+            self._weights, self._pool, self._rows, batch.vector
         )
         if not batch.plain:
             self._rows, tokens = self._compiled.sample[layout.sequences](self._rows, logits, sequences)

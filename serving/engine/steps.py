@@ -20,7 +20,16 @@ from models.interface import Attend
 from pallas_kernels.dispatch import PagedAttention
 from pallas_kernels.ragged import AttentionOptions, RaggedBatch
 from serving.engine import sampling
-from serving.engine.batch import BANS_STOPS, FEEDS_BACK, FLOATS, SAMPLES, SEQUENCE_FIELDS, STATEFUL, BatchLayout
+from serving.engine.batch import (
+    BANS_STOPS,
+    FEEDS_BACK,
+    FLOATS,
+    SAMPLES,
+    SEQUENCE_FIELDS,
+    STATEFUL,
+    BatchLayout,
+    slices_of,
+)
 from serving.engine.request import MAX_LOGPROBS
 from serving.engine.sampler_rows import SamplerRows
 
@@ -41,7 +50,7 @@ class ModelProgram:
 
 def unpack(vector: Array, layout: BatchLayout) -> dict[str, Array]:
     """The named arrays of a packed batch (see `batch.BatchLayout`)."""
-    return {name: vector[begin:end].reshape(shape) for name, (begin, end, shape) in layout.slices().items()}
+    return {name: vector[begin:end].reshape(shape) for name, (begin, end, shape) in slices_of(layout).items()}
 
 
 def forward(
