@@ -1,7 +1,7 @@
 """Strict TOML into frozen dataclasses: an unknown key, a wrong type or an impossible value is a ConfigError that names
 the file, the key and what would be right. Secrets come from the environment, never from a file.
 
-A deployment names a checkpoint and a mesh, and sets limits. Paths in it are relative to the file.
+A deployment names a checkpoint and sets limits. Paths in it are relative to the file.
 """
 
 import dataclasses
@@ -48,7 +48,6 @@ class ServerConfig:
 class Deployment:
     name: str  # the model id that clients send
     model: ModelConfig
-    mesh: str = "single"  # configs/meshes/NAME.toml
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
