@@ -20,7 +20,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_headers = True
-        self._header_bytes = 0
+        self._header_bytes = 0  # received while headers are incomplete
+        self._field_bytes = 0  # parsed
         self._header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -38,7 +39,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._header_bytes += len(data)
         if self._header_bytes > HEADER_BYTES:
-            self._refuse(431, f"the headers are larger than {HEADER_BYTES} bytes")
+            self._refuse_size()
         elif self._header_timer is None:
             self._await_headers()
 
@@ -46,14 +47,26 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_headers = True
         self._header_bytes = 0
+        self._field_bytes = 0
         self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[typeddict-item]
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "the request is not valid HTTP/1.1")
+        if self._field_bytes > HEADER_BYTES:
+            self._refuse_size()
+        else:
+            self._refuse(400, "the request is not valid HTTP/1.1")
 
     def _await_headers(self) -> None:
         self._header_timer = self.loop.call_later(HEADER_SECONDS, self._headers_late)
@@ -66,6 +79,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+    def _count(self, size: int) -> None:
+        self._field_bytes += size
+        if self._field_bytes > HEADER_BYTES:
+            raise ValueError("headers too large")  # the parser stops and calls send_400_response
+
+    def _refuse_size(self) -> None:
+        self._refuse(431, f"the headers are larger than {HEADER_BYTES} bytes")
 
     def _refuse(self, status: int, message: str) -> None:
         """Answers in the API's error shape and closes; a stream that this connection still has is left to end."""

@@ -23,17 +23,17 @@ class ChatReply:
         self._with_tools = body.offered_tools is not None
         if self._with_tools:
             _check_tool_format(service)
-        self._generation = Generation(service, [text_request(body, request_id)], arrival)
+        self.generation = Generation(service, [text_request(body, request_id)], arrival)
         self._id = f"chatcmpl-{request_id}"
         self._created = int(service.now())
         self._model = service.card.name
         self._choices: dict[int, ChatChoice] = {}
 
     async def whole(self) -> bytes:
-        async with aclosing(self._generation.deltas()) as deltas:
+        async with aclosing(self.generation.deltas()) as deltas:
             async for _, delta in deltas:
                 self._choice(delta.index).keep(delta)
-        generation, body = self._generation, self._body
+        generation, body = self.generation, self._body
         reply: dict[str, Any] = {
             "id": self._id,
             "object": "chat.completion",
@@ -62,7 +62,7 @@ class ChatReply:
             include_usage=self._body.include_usage,
             text_field='"delta":{"content":',
         )
-        async with aclosing(self._generation.deltas()) as deltas:
+        async with aclosing(self.generation.deltas()) as deltas:
             async for _, delta in deltas:
                 if delta.index not in self._choices:
                     yield self._first(chunks, delta)
@@ -81,7 +81,7 @@ class ChatReply:
         choice = {"index": delta.index, "delta": start, "logprobs": None, "finish_reason": None}
         if not self._body.return_token_ids:
             return chunks.choice(choice, self._usage_so_far(delta))
-        prompt = self._generation.prepared[0].prompt_token_ids
+        prompt = self.generation.prepared[0].prompt_token_ids
         return chunks.choice(choice, self._usage_so_far(delta), prompt_token_ids=prompt)
 
     def _chunk(self, chunks: Chunks, delta: TextDelta) -> bytes | None:
@@ -113,7 +113,7 @@ class ChatReply:
         return usage(delta.usage.prompt_tokens, delta.usage.completion_tokens, delta.usage.cached_tokens)
 
     def _usage(self) -> dict[str, Any]:
-        generation = self._generation
+        generation = self.generation
         return usage(generation.prompt_tokens, generation.completion_tokens, generation.cached_tokens)
 
 

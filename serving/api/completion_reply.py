@@ -20,7 +20,7 @@ class CompletionReply:
         self._body = body
         self._generator = service.generator
         prompts = body.prompts
-        self._generation = Generation(
+        self.generation = Generation(
             service,
             [
                 text_request(body, prompt, request_id if len(prompts) == 1 else f"{request_id}-p{i}")
@@ -35,7 +35,7 @@ class CompletionReply:
     async def whole(self) -> bytes:
         texts: dict[int, _TextChoice] = {}
         prompts: dict[int, Logprobs] = {}
-        async with aclosing(self._generation.deltas()) as deltas:
+        async with aclosing(self.generation.deltas()) as deltas:
             async for prompt, delta in deltas:
                 texts.setdefault(self._index(prompt, delta), _TextChoice()).keep(delta)
                 if delta.prompt_logprobs is not None:
@@ -61,7 +61,7 @@ class CompletionReply:
             text_field='"text":',
         )
         offsets: dict[int, int] = {}
-        async with aclosing(self._generation.deltas()) as deltas:
+        async with aclosing(self.generation.deltas()) as deltas:
             async for prompt, delta in deltas:
                 yield self._chunk(chunks, prompt, delta, offsets)
         if self._body.include_usage:
@@ -87,7 +87,7 @@ class CompletionReply:
         if body.return_token_ids:
             choice["token_ids"] = delta.token_ids
             if first:
-                choice["prompt_token_ids"] = self._generation.prepared[prompt].prompt_token_ids
+                choice["prompt_token_ids"] = self.generation.prepared[prompt].prompt_token_ids
         if not body.continuous_usage:
             return chunks.choice(choice, None)
         so_far = delta.usage
@@ -96,7 +96,7 @@ class CompletionReply:
     def _choice(self, index: int, found: "_TextChoice", prompts: dict[int, Logprobs]) -> dict[str, Any]:
         body = self._body
         prompt = index // (body.n or 1)
-        prepared = self._generation.prepared[prompt]
+        prepared = self.generation.prepared[prompt]
         echo = self._prompt_text(prompt) if body.echo else ""
         choice: dict[str, Any] = {
             "index": index,
@@ -116,10 +116,10 @@ class CompletionReply:
         return choice
 
     def _index(self, prompt: int, delta: TextDelta) -> int:
-        return prompt * self._generation.prepared[prompt].n + delta.index
+        return prompt * self.generation.prepared[prompt].n + delta.index
 
     def _prompt_text(self, prompt: int) -> str:
-        prepared = self._generation.prepared[prompt]
+        prepared = self.generation.prepared[prompt]
         if prepared.prompt_text is not None:
             return prepared.prompt_text
         return self._generator.detokenize(
@@ -127,10 +127,10 @@ class CompletionReply:
         )
 
     def _first_token(self, prompt: int) -> str:
-        return self._generator.detokenize([self._generation.prepared[prompt].prompt_token_ids[0]])
+        return self._generator.detokenize([self.generation.prepared[prompt].prompt_token_ids[0]])
 
     def _usage(self) -> dict[str, Any]:
-        generation = self._generation
+        generation = self.generation
         return usage(generation.prompt_tokens, generation.completion_tokens, generation.cached_tokens)
 
 

@@ -7,7 +7,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from serving.errors import OverloadedError, WeftError
+from serving.errors import OverloadedError, RequestError, WeftError
 
 UNAVAILABLE_RETRY_SECONDS = 5.0  # an engine restarts in seconds to minutes; asking this often is cheap
 
@@ -21,7 +21,12 @@ _HTTP_MESSAGES = {404: "there is nothing at this path", 405: "this path takes on
 
 
 def error_object(error: WeftError) -> dict[str, Any]:
-    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error_code(error)}}
+
+
+def error_code(error: WeftError) -> str:
+    """The error's own, else the commonest of its kind: never null, so that clients and metrics can tell them apart."""
+    return error.code or ("invalid_value" if isinstance(error, RequestError) else error.kind)
 
 
 def error_reply(error: WeftError) -> Response:

@@ -10,8 +10,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.api.error_reply import error_reply, http_error_code, http_error_reply
+from serving.api.error_reply import error_code, error_reply, http_error_code, http_error_reply
 from serving.api.service import new_id
+from serving.api.sse import LEFT
 from serving.errors import EngineError, WeftError
 from serving.observability.logs import log_event, log_failure
 from serving.observability.metrics import Metrics
@@ -38,10 +39,10 @@ class Front:
         error = await self._failure(scope, receive, exchange)
         code = None
         if isinstance(error, WeftError | HTTPException):
-            code = (error.code or error.kind) if isinstance(error, WeftError) else http_error_code(error)
+            code = error_code(error) if isinstance(error, WeftError) else http_error_code(error)
             self._metrics.refuse(code)
             await self._reply_error(error, scope, receive, exchange)
-        exchange.log(code if error is None or code else "client_disconnected")
+        exchange.log(LEFT if isinstance(error, ClientDisconnect) else code)
 
     async def _failure(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> Exception | None:
         try:
@@ -87,6 +88,8 @@ class _Exchange:
 
     def log(self, code: str | None) -> None:
         """`route` is the pattern that matched: a path may hold anything."""
+        state = self._scope["state"]
+        generation = state.get("generation")
         route = getattr(self._scope.get("route"), "path", None)
         if route in _QUIET_PATHS and self.status == 200:
             return
@@ -98,5 +101,7 @@ class _Exchange:
             route=route,
             status=self.status,
             seconds=round(time.monotonic() - self._start, 4),
-            code=code,
+            code=code or state.get("break_code"),
+            prompt_tokens=generation and generation.prompt_tokens,
+            completion_tokens=generation and generation.completion_tokens,
         )

@@ -20,12 +20,13 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from serving.api.connection import until_disconnect
-from serving.api.error_reply import error_object
+from serving.api.error_reply import error_code, error_object
 from serving.api.service import StreamLimits
 from serving.errors import EngineError, WeftError
 from serving.observability.logs import log_failure
 
 DONE = b"data: [DONE]\n\n"
+LEFT = "client_disconnected"
 HEARTBEAT = b": keep-alive\n\n"
 ABORT_EXTENSION = "weft.abort"  # in a scope's extensions: a function that drops the connection at once
 
@@ -47,21 +48,24 @@ class EventStream(Response):
     """Sends framed events as they come, all that are ready in one write."""
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], limits: StreamLimits, on_error: Callable[[WeftError], None]
+        self, events: AsyncGenerator[bytes, None], limits: StreamLimits, on_break: Callable[[str], None]
     ) -> None:
-        """`on_error` is told of an error that ended the stream after its first event."""
+        """`on_break` is told why a stream that had begun did not come to its [DONE]: an error's code,
+        LEFT or "slow_reader"."""
         super().__init__()
         self._events = events
         self._limits = limits
-        self._on_error = on_error
+        self._on_break = on_break
         self._pending: list[bytes] = []
         self._failure: WeftError | None = None
         self._ended = False
+        self._request_id: str | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises the WeftError that came before the first event."""
+        self._request_id = scope.get("state", {}).get("request_id")
         pump = asyncio.ensure_future(self._pump())
         gone = asyncio.ensure_future(until_disconnect(receive))
         gone.add_done_callback(lambda _: self._wake.set())
@@ -72,7 +76,10 @@ class EventStream(Response):
                 raise self._failure
             async with watch:
                 await self._write_all(_watched(send, watch), gone, watch)
-            if watch.stalled and not gone.done():
+            if gone.done():
+                self._on_break(LEFT)
+            elif watch.stalled:
+                self._on_break("slow_reader")
                 await _drop_connection(scope, gone)
         finally:
             for task in (pump, gone):
@@ -107,7 +114,7 @@ class EventStream(Response):
     def _terminal(self) -> bytes:
         if self._failure is None:
             return DONE
-        self._on_error(self._failure)
+        self._on_break(error_code(self._failure))
         return frame(msgspec.json.encode(error_object(self._failure)))
 
     async def _pump(self) -> None:
@@ -122,7 +129,7 @@ class EventStream(Response):
         except WeftError as error:
             self._failure = error
         except Exception as error:  # noqa: BLE001 -- told to the client without its text, and logged
-            log_failure(logger, "stream failed", error)
+            log_failure(logger, "stream failed", error, request_id=self._request_id)
             self._failure = EngineError("the server failed on this request", code="internal_error")
         finally:
             self._ended = True

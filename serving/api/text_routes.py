@@ -12,8 +12,7 @@ from serving.api.connection import while_connected
 from serving.api.request_body import read_typed
 from serving.api.sampling_body import SamplingBody
 from serving.api.service import Service
-from serving.api.sse import EventStream
-from serving.errors import WeftError
+from serving.api.sse import LEFT, EventStream
 
 
 def text_routes(service: Service) -> list[Route]:
@@ -41,11 +40,14 @@ def _check(service: Service, body: SamplingBody) -> None:
 
 
 async def _answer(service: Service, request: Request, reply: ChatReply | CompletionReply, *, stream: bool) -> Response:
+    request.state.generation = reply.generation
     if stream:
 
-        def count(error: WeftError) -> None:
-            service.metrics.refuse(error.code or error.kind)
+        def on_break(code: str) -> None:
+            request.state.break_code = code
+            if code != LEFT:
+                service.metrics.refuse(code)
 
-        return EventStream(reply.events(), service.streams, count)
+        return EventStream(reply.events(), service.streams, on_break)
     whole = await while_connected(request.receive, reply.whole())
     return Response(whole, media_type="application/json")

@@ -8,7 +8,7 @@ from starlette.types import Message
 
 from serving.api.service import StreamLimits
 from serving.api.sse import ABORT_EXTENSION, DONE, HEARTBEAT, EventStream, frame
-from serving.errors import EngineUnavailableError, OverloadedError, WeftError
+from serving.errors import EngineUnavailableError, OverloadedError
 from tests.serving.api.virtual_time import run_in_virtual_time
 
 LIMITS = StreamLimits(heartbeat_seconds=15, slow_reader_seconds=30, max_pending=4)
@@ -26,7 +26,7 @@ class Connection:
         self.reading = asyncio.Event()
         self.reading.set()
         self.left = asyncio.Event()
-        self.errors: list[WeftError] = []
+        self.breaks: list[str] = []
 
     @property
     def bodies(self) -> list[bytes]:
@@ -50,7 +50,7 @@ class Connection:
 
     async def stream(self, events: AsyncGenerator[bytes, None], limits: StreamLimits = LIMITS) -> None:
         scope: dict[str, Any] = {"type": "http", "extensions": {ABORT_EXTENSION: self.abort}}
-        await EventStream(events, limits, self.errors.append)(scope, self.receive, self.send)
+        await EventStream(events, limits, self.breaks.append)(scope, self.receive, self.send)
 
 
 class Events:
@@ -125,7 +125,7 @@ def test_what_fails_before_the_first_event_is_raised_and_nothing_is_sent() -> No
         with pytest.raises(OverloadedError):
             await client.stream(Events(1.0, OverloadedError("full", retry_after=2))())
         assert client.status is None
-        assert client.errors == []
+        assert client.breaks == []
 
     _virtual(test)
 
@@ -139,7 +139,7 @@ def test_what_fails_later_ends_the_stream_with_one_error_event_and_no_done() -> 
         assert json.loads(client.bodies[1].removeprefix(b"data: ")) == error
         assert len(client.bodies) == 2
         assert client.ended
-        assert [failure.code for failure in client.errors] == ["engine_lost"]
+        assert client.breaks == ["engine_lost"]
 
     _virtual(test)
 
@@ -163,6 +163,7 @@ def test_a_client_who_leaves_closes_the_generator() -> None:
         await client.stream(events())
         assert events.closed_at == 7.0
         assert client.bodies == [b"a"]
+        assert client.breaks == ["client_disconnected"]
         assert not client.ended
 
     _virtual(test)
@@ -202,6 +203,7 @@ def test_a_reader_who_does_not_come_back_is_cut_and_the_generator_closed() -> No
         asyncio.get_running_loop().call_later(1.0, client.reading.clear)
         await client.stream(events())
         assert client.aborted
+        assert client.breaks == ["slow_reader"]
         assert events.closed_at == 5.0 + LIMITS.slow_reader_seconds
         assert not client.ended
 

@@ -1,0 +1,92 @@
+"""A client who leaves, over a real socket: the engine learns of it before it makes another token."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.serving.api.conftest import WINDOW, Api, ApiMaker, Body, chat_body, text_body
+from tests.serving.api.gated_engine import GatedEngine
+from tests.serving.api.listening import listening
+
+CHAT = "/v1/chat/completions"
+
+
+def _api(make_api: ApiMaker) -> tuple[Api, GatedEngine]:
+    size = make_api.tokenizer.vocab_size
+    engine = GatedEngine([make_api.says("x" * 1000)], vocab_size=size, max_model_len=WINDOW)
+    return make_api(engine=engine), engine
+
+
+async def _send(port: int, path: str, body: Body) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    content = json.dumps(body).encode()
+    writer.write(f"POST {path} HTTP/1.1\r\nhost: weft\r\ncontent-type: application/json\r\n".encode())
+    writer.write(b"content-length: %d\r\n\r\n" % len(content) + content)
+    await writer.drain()
+    return reader, writer
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "streams"),
+    [
+        (CHAT, chat_body(stream=True), 1),
+        (CHAT, chat_body(stream=False), 1),
+        (CHAT, chat_body(stream=True, n=3), 3),
+        ("/v1/completions", text_body(prompt=["a", "b"], max_tokens=50), 2),
+        ("/v1/completions", text_body(prompt=["a", "b"], max_tokens=50, stream=True), 2),
+    ],
+)
+async def test_leaving_aborts_every_stream_before_its_next_token(
+    make_api: ApiMaker, path: str, body: Body, streams: int
+) -> None:
+    api, engine = _api(make_api)
+    async with listening(api.app) as port:
+        reader, writer = await _send(port, path, body)
+        engine.let(2 * streams)
+        if body.get("stream"):
+            await reader.readuntil(b"data: ")
+        else:
+            await engine.started.wait()
+        writer.transport.abort()
+        while len(engine.closed) < streams:
+            engine.ended.clear()
+            await asyncio.wait_for(engine.ended.wait(), 10)
+        emitted = engine.emitted
+        engine.let(100)
+        assert (await api.get("/health/ready")).status_code == 200
+        assert engine.emitted == emitted <= 2 * streams
+        assert engine.finished == []
+    assert api.service.slots.open == 0
+
+
+async def test_leaving_while_waiting_for_the_first_token_aborts(make_api: ApiMaker) -> None:
+    api, engine = _api(make_api)
+    async with listening(api.app) as port:
+        _, writer = await _send(port, CHAT, chat_body(stream=True))
+        await asyncio.wait_for(engine.started.wait(), 10)
+        writer.transport.abort()
+        await asyncio.wait_for(engine.ended.wait(), 10)
+        assert engine.emitted == 0
+
+
+async def test_leaving_in_the_middle_of_the_body_starts_nothing(make_api: ApiMaker) -> None:
+    api, engine = _api(make_api)
+    async with listening(api.app) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: w\r\ncontent-type: application/json\r\n")
+        writer.write(b'content-length: 100\r\n\r\n{"model"')
+        await writer.drain()
+        writer.transport.abort()
+    assert engine.requests == []
+
+
+async def test_a_server_that_stops_lets_an_open_stream_end(make_api: ApiMaker) -> None:
+    api, engine = _api(make_api)
+    async with listening(api.app) as port:
+        reader, _ = await _send(port, CHAT, chat_body(stream=True, max_tokens=5))
+        engine.let(2)
+        await reader.readuntil(b"data: ")
+        asyncio.get_running_loop().call_soon(engine.let, 10)
+    rest = await reader.read()
+    assert b"data: [DONE]" in rest

@@ -1,0 +1,31 @@
+from contextlib import aclosing
+from typing import Any, cast
+
+from serving.api.metered_engine import MeteredEngine
+from serving.engine.request import GenerateRequest, SamplingParams
+from serving.observability.metrics import Metrics
+from tests.fakes.engine import Script, ScriptedEngine
+
+REQUEST = GenerateRequest(request_id="r", prompt_token_ids=(1,), sampling=SamplingParams(max_tokens=9))
+
+
+async def test_the_events_pass_unchanged_and_the_wait_is_observed_once() -> None:
+    inner = ScriptedEngine([Script(token_ids=[1, 2, 3])])
+    metrics = Metrics("m")
+    events = [event async for event in MeteredEngine(inner, metrics).generate(REQUEST)]
+    assert events == [event async for event in inner.generate(REQUEST)]
+    assert b'vllm:request_queue_time_seconds_count{model_name="m"} 1.0' in metrics.render(None)
+
+
+async def test_closing_it_closes_the_engines_stream() -> None:
+    inner = ScriptedEngine([Script(token_ids=[1, 2, 3])])
+    async with aclosing(cast(Any, MeteredEngine(inner, Metrics("m")).generate(REQUEST))) as events:
+        await anext(events)
+    assert inner.closed == ["r"]
+
+
+async def test_what_it_does_not_measure_it_passes_on() -> None:
+    inner = ScriptedEngine()
+    metered = MeteredEngine(inner, Metrics("m"))
+    assert await metered.info() == await inner.info()
+    assert await metered.stats() == await inner.stats()

@@ -1,0 +1,59 @@
+import pytest
+
+from serving.api.stream_slots import StreamSlots
+from serving.errors import OverloadedError, RequestError
+from serving.observability.metrics import Metrics
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def slots(clock: Clock) -> StreamSlots:
+    return StreamSlots(4, Metrics("m").open_streams, clock)
+
+
+def _retry_after(slots: StreamSlots, count: int) -> float:
+    with pytest.raises(OverloadedError) as caught, slots.take(count):
+        pass
+    return caught.value.retry_after
+
+
+def test_slots_come_back_however_the_block_ends(slots: StreamSlots) -> None:
+    with slots.take(4):
+        assert slots.open == 4
+    with pytest.raises(ValueError, match="x"), slots.take(2):
+        raise ValueError("x")
+    assert slots.open == 0
+
+
+def test_what_can_never_fit_is_the_clients_mistake(slots: StreamSlots) -> None:
+    with pytest.raises(RequestError) as caught, slots.take(5):
+        pass
+    assert caught.value.param == "n"
+
+
+def test_the_wait_is_the_time_until_enough_streams_end(slots: StreamSlots, clock: Clock) -> None:
+    for _ in range(200):
+        with slots.take(1):
+            clock.now += 8.0
+    with slots.take(4):
+        assert _retry_after(slots, 1) == pytest.approx(2.0, rel=0.01)
+        assert _retry_after(slots, 3) == pytest.approx(6.0, rel=0.01)
+
+
+def test_the_wait_is_bounded(slots: StreamSlots, clock: Clock) -> None:
+    for _ in range(200):
+        with slots.take(1):
+            clock.now += 1e6
+    with slots.take(4):
+        assert _retry_after(slots, 4) == 120.0

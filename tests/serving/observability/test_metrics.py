@@ -1,0 +1,94 @@
+import asyncio
+from dataclasses import asdict, fields, replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.engine.client import EngineStats
+from serving.observability.metrics import Metrics, StreamMeter
+from tests.fakes.engine import ScriptedEngine
+
+
+def _stats(**values: float) -> EngineStats:
+    return replace(asyncio.run(ScriptedEngine().stats()), **values)
+
+
+def _render(metrics: Metrics, stats: EngineStats | None) -> dict[str, float]:
+    text = metrics.render(None if stats is None else asdict(stats)).decode()
+    return {
+        sample.name + "".join(f"/{value}" for key, value in sorted(sample.labels.items()) if key != "model_name"): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_every_number_of_the_engine_is_exposed() -> None:
+    """A field of EngineStats that nobody can see would be one too many."""
+    base = _stats(free_pages=50, used_pages=50)
+    before = _render(Metrics("m"), base)
+    for field in fields(EngineStats):
+        changed = replace(base, **{field.name: not base.ready if field.name == "ready" else 7})
+        assert _render(Metrics("m"), changed) != before, field.name
+
+
+def test_counters_go_on_where_a_restarted_engine_begins_again() -> None:
+    metrics = Metrics("m")
+    seen = [
+        _render(metrics, _stats(generation_tokens=tokens, steps=steps, preemptions=preemptions))
+        for tokens, steps, preemptions in [(10, 5, 1), (25, 9, 1), (4, 2, 0), (30, 20, 0), (2, 1, 0)]
+    ]
+    assert [samples["vllm:generation_tokens_total"] for samples in seen] == [10, 25, 29, 55, 57]
+    assert [samples["weft_engine_steps_total"] for samples in seen] == [5, 9, 11, 29, 30]
+    assert [samples["vllm:num_preemptions_total"] for samples in seen] == [1, 1, 1, 1, 1]
+
+
+def test_one_counter_that_falls_means_that_all_began_again() -> None:
+    metrics = Metrics("m")
+    _render(metrics, _stats(generation_tokens=10, prompt_tokens=100))
+    samples = _render(metrics, _stats(generation_tokens=12, prompt_tokens=5))
+    assert samples["vllm:generation_tokens_total"] == 22
+    assert samples["vllm:prompt_tokens_total"] == 105
+
+
+def test_asking_twice_counts_once() -> None:
+    metrics = Metrics("m")
+    stats = _stats(generation_tokens=10)
+    assert _render(metrics, stats)["vllm:generation_tokens_total"] == 10
+    assert _render(metrics, stats)["vllm:generation_tokens_total"] == 10
+
+
+def test_counters_stay_while_the_engine_is_away_and_gauges_go() -> None:
+    metrics = Metrics("m")
+    _render(metrics, _stats(generation_tokens=10, running=2))
+    away = _render(metrics, None)
+    assert away["vllm:generation_tokens_total"] == 10
+    assert away["weft_engine_up"] == 0
+    assert "vllm:num_requests_running" not in away
+    assert "vllm:kv_cache_usage_perc" not in away
+
+
+def test_two_registries_share_nothing() -> None:
+    first, second = Metrics("a"), Metrics("b")
+    first.refuse("reason")
+    assert "weft_requests_refused_total/reason" in _render(first, None)
+    assert "weft_requests_refused_total/reason" not in _render(second, None)
+
+
+def test_a_stream_is_measured_from_its_arrival_between_its_deltas_and_to_its_end() -> None:
+    metrics = Metrics("m")
+    meter = StreamMeter(metrics, arrival=100.0)
+    meter.delta(100.5, 1)
+    meter.delta(100.6, 2)
+    meter.delta(101.0, 5)
+    meter.end(101.5, "stop")
+    meter.end(200.0, "abort")
+    samples = _render(metrics, None)
+    assert samples["vllm:time_to_first_token_seconds_sum"] == pytest.approx(0.5)
+    assert samples["vllm:inter_token_latency_seconds_count"] == 2
+    assert samples["vllm:inter_token_latency_seconds_sum"] == pytest.approx(0.5)
+    assert samples["vllm:e2e_request_latency_seconds_sum"] == pytest.approx(1.5)
+    assert samples["vllm:request_generation_tokens_sum"] == 5
+    assert samples["vllm:request_success_total/stop"] == 1
+    assert samples["vllm:request_success_total/abort"] == 0
