@@ -118,6 +118,7 @@ def test_steps_and_admissions_update_the_state_in_place() -> None:
     sample_compiled = jax.jit(sample, donate_argnums=0).lower(rows, logits, params).compile()
     for compiled in (admit_compiled, sample_compiled):
         analysis = compiled.memory_analysis()
+        assert analysis is not None
         assert analysis.temp_size_in_bytes < counts_bytes / 2
         assert analysis.alias_size_in_bytes >= counts_bytes
     rows = admit_compiled(rows, setup)
