@@ -1,0 +1,40 @@
+"""What a deployment's numbers become: token buckets within the budget, and pages within the bytes."""
+
+import jax.numpy as jnp
+import pytest
+
+from models.interface import ModelShape
+from serving.config import EngineConfig
+from serving.engine.device import page_count, token_buckets
+from serving.errors import ConfigError
+
+SHAPE = ModelShape(vocab_size=100, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, max_position=64)
+PAGE_BYTES = 2 * 2 * 16 * 2 * 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("engine", "smallest", "expected"),
+    [
+        (EngineConfig(max_num_seqs=32, max_num_batched_tokens=512), 1, (1, 8, 32, 64, 128, 256, 512)),
+        (EngineConfig(max_num_seqs=32, max_num_batched_tokens=512), 8, (8, 32, 64, 128, 256, 512)),
+        (EngineConfig(max_num_seqs=4, max_num_batched_tokens=4), 1, (1, 4)),
+        (EngineConfig(max_num_seqs=1, max_num_batched_tokens=1), 8, (1,)),
+        (EngineConfig(max_num_seqs=5, max_num_batched_tokens=100), 1, (1, 5, 10, 20, 40, 80, 100)),
+        (EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, token_buckets=(16, 2)), 1, (2, 16, 64)),
+    ],
+)
+def test_no_bucket_exceeds_the_budget_and_the_budget_has_one(
+    engine: EngineConfig, smallest: int, expected: tuple[int, ...]
+) -> None:
+    assert token_buckets(engine, smallest) == expected
+
+
+def test_pages_fill_the_bytes_given() -> None:
+    engine = EngineConfig(page_size=16, cache_bytes=10 * PAGE_BYTES + 1)
+    assert page_count(engine, SHAPE, jnp.dtype("float32"), max_model_len=64) == 10
+
+
+@pytest.mark.parametrize("engine", [EngineConfig(cache_bytes=3 * PAGE_BYTES), EngineConfig(num_pages=3)])
+def test_a_pool_that_cannot_hold_one_sequence_is_refused_with_what_it_would_take(engine: EngineConfig) -> None:
+    with pytest.raises(ConfigError, match="needs 4"):
+        page_count(engine, SHAPE, jnp.dtype("float32"), max_model_len=64)

@@ -1,0 +1,111 @@
+"""The engine on its thread: streams end once, refusals reach their caller, abort and failure free everything."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+
+import pytest
+
+from serving.config import Deployment, EngineConfig, ModelConfig
+from serving.engine.local import LocalEngine, start_local_engine
+from serving.engine.plan import StepPlan, StepResult
+from serving.engine.request import FinishReason, GenerateRequest, SamplingParams, TokenEvent
+from serving.errors import ContextLengthError, EngineUnavailableError, OverloadedError, RequestError
+from tests.fakes.tiny_model import MAX_MODEL_LEN, VOCAB_SIZE, tiny_executor
+
+
+def deployment(tmp_path: object, **engine: int) -> Deployment:
+    return Deployment(name="tiny", model=ModelConfig(checkpoint=tmp_path), engine=EngineConfig(**engine))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def engine(tmp_path: object) -> AsyncIterator[LocalEngine]:
+    engine = start_local_engine(deployment(tmp_path, max_waiting=2), tiny_executor(), startup_seconds=1.0)
+    yield engine
+    await engine.close()
+
+
+def request(name: str = "one", length: int = 10, **sampling: object) -> GenerateRequest:
+    params = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **sampling})  # type: ignore[arg-type]
+    return GenerateRequest(request_id=name, prompt_token_ids=tuple(range(length)), sampling=params)
+
+
+async def events_of(engine: LocalEngine, one: GenerateRequest) -> list[TokenEvent]:
+    return [event async for event in engine.generate(one)]
+
+
+async def test_a_stream_has_its_tokens_and_one_end(engine: LocalEngine) -> None:
+    events = await events_of(engine, request())
+    assert sum(len(event.token_ids) for event in events) == 8
+    assert [event.finish_reason for event in events if event.finish_reason] == [FinishReason.LENGTH]
+    assert events[-1].finish_reason is not None
+    assert events[0].cached_tokens == 0
+
+
+async def test_many_streams_at_once_do_not_mix(engine: LocalEngine) -> None:
+    alone = {i: await events_of(engine, request(f"alone-{i}", 5 + i)) for i in range(6)}
+    together = await asyncio.gather(*[events_of(engine, request(f"many-{i}", 5 + i)) for i in range(6)])
+    for i, events in enumerate(together):
+        assert [e.token_ids for e in events] == [e.token_ids for e in alone[i]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (request(length=0), RequestError),
+        (request(length=MAX_MODEL_LEN + 1), ContextLengthError),
+        (dataclasses.replace(request(), prompt_token_ids=(VOCAB_SIZE,)), RequestError),
+        (dataclasses.replace(request(), prompt_token_ids=(-1,)), RequestError),
+    ],
+)
+async def test_a_refused_request_raises_and_costs_the_others_nothing(
+    engine: LocalEngine, bad: GenerateRequest, error: type[Exception]
+) -> None:
+    good = asyncio.create_task(events_of(engine, request("good")))
+    with pytest.raises(error):
+        await events_of(engine, bad)
+    assert sum(len(event.token_ids) for event in await good) == 8
+
+
+async def test_leaving_a_stream_frees_its_pages(engine: LocalEngine) -> None:
+    stream = engine.generate(request("left", max_tokens=200))
+    await anext(stream)
+    await stream.aclose()
+    await events_of(engine, request("after"))
+    stats = await engine.stats()
+    assert (stats.running, stats.used_pages) == (0, 0)
+
+
+async def test_a_full_queue_refuses_with_a_time_to_retry(engine: LocalEngine) -> None:
+    tasks = [asyncio.create_task(events_of(engine, request(f"r{i}", max_tokens=100))) for i in range(60)]
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    refused = [end for end in ends if isinstance(end, OverloadedError)]
+    assert refused
+    assert all(error.retry_after > 0 for error in refused)
+    assert all(isinstance(end, list) for end in ends if not isinstance(end, OverloadedError))
+
+
+async def test_a_failing_device_ends_every_stream_and_tells_its_owner(tmp_path: object) -> None:
+    class Failing:
+        limits, vocab_size, programs_compiled = tiny_executor().limits, VOCAB_SIZE, 0
+
+        def dispatch(self, plan: StepPlan) -> "Failing":
+            return self
+
+        def collect(self) -> StepResult:
+            raise RuntimeError("the device is gone")
+
+    told: list[BaseException] = []
+    engine = start_local_engine(deployment(tmp_path), Failing(), startup_seconds=0.0, on_failure=told.append)
+    ends = await asyncio.gather(*[events_of(engine, request(f"r{i}")) for i in range(3)], return_exceptions=True)
+    assert all(isinstance(end, EngineUnavailableError) for end in ends)
+    assert [str(error) for error in told] == ["the device is gone"]
+    with pytest.raises(EngineUnavailableError):
+        await engine.stats()
+
+
+async def test_a_closed_engine_refuses(tmp_path: object) -> None:
+    engine = start_local_engine(deployment(tmp_path), tiny_executor(), startup_seconds=0.0)
+    await engine.close()
+    with pytest.raises(EngineUnavailableError):
+        await events_of(engine, request())
