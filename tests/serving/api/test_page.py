@@ -7,33 +7,21 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Error, Locator, Page, expect, sync_playwright
-from starlette.applications import Starlette
-from starlette.testclient import TestClient
+from playwright.sync_api import Browser, Error, Page, expect
 
-from serving.api.page import CONTENT_SECURITY_POLICY, STATIC_DIRECTORY, page_routes
-from tests.serving.api.scripted_chat import WAIT, Exchange, ScriptedChat, serving
+from tests.serving.api.chat_tab import PHONE, Tab, answered, ask, chromium, finished, prose
+from tests.serving.api.scripted_chat import WAIT, ScriptedChat, serving
 
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
-DESKTOP = {"width": 1100, "height": 700}
-PHONE = {"viewport": {"width": 320, "height": 640}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+def in_page(name: str) -> str:
+    """The source of a function to evaluate in the page."""
+    return (Path(__file__).parent / "in_page" / f"{name}.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=CHROMIUM_FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -48,35 +36,6 @@ def chat(server: tuple[ScriptedChat, str]) -> Iterator[ScriptedChat]:
     yield server[0]
     server[0].ready = True
     assert server[0].no_exchange_waits(), "the page sent a request that the test did not expect"
-
-
-class Tab:
-    """One browser tab for all tests, emptied between them: opening a browser's context costs more than most tests."""
-
-    def __init__(self, browser: Browser, address: str, **options: object) -> None:
-        self.context = browser.new_context(**{"viewport": DESKTOP, "base_url": address, **options})
-        self.context.set_default_timeout(WAIT * 1000)
-        self.address = address
-        self.complaints: list[str] = []
-        self.requested: list[str] = []
-        self.page = self.context.new_page()
-        self.page.on("console", lambda message: self._complain(message.type, message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requested.append(request.url))
-
-    def open_afresh(self) -> None:
-        self.page.goto("/static/images/mark.svg")  # the page itself would write what it holds as it goes
-        self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
-        self.page.emulate_media(color_scheme="light")
-        self.complaints.clear()
-        self.requested.clear()
-        self.page.goto("/")
-        expect(self.page.locator("#model")).to_be_enabled()
-
-    def _complain(self, kind: str, text: str) -> None:
-        # The browser reports every refused request; whether the page handles it is what the tests look at.
-        if kind in ("error", "warning") and not text.startswith("Failed to load resource"):
-            self.complaints.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -94,27 +53,6 @@ def tab(shared_tab: Tab, chat: ScriptedChat) -> Iterator[Tab]:
 @pytest.fixture
 def page(tab: Tab) -> Page:
     return tab.page
-
-
-def ask(page: Page, chat: ScriptedChat, text: str) -> Exchange:
-    page.fill("#message", text)
-    page.locator(".send").click()
-    return chat.exchange()
-
-
-def prose(page: Page) -> Locator:
-    return page.locator(".message.assistant .prose").last
-
-
-def finished(page: Page) -> Locator:
-    return page.locator(".message.assistant").last.locator(".footer")
-
-
-def answered(page: Page, chat: ScriptedChat, question: str, answer: str) -> Exchange:
-    exchange = ask(page, chat, question)
-    exchange.answer(answer)
-    expect(finished(page)).to_be_visible()
-    return exchange
 
 
 # -- answers
@@ -144,15 +82,7 @@ def test_an_answer_streams_in_and_is_rendered_as_markdown(page: Page, chat: Scri
 def test_the_event_stream_is_read_alike_however_it_is_cut(page: Page) -> None:
     text = 'data: {"a":"é"}\r\n\r\n: comment\n\nevent: x\r\ndata:one\r\ndata: two\r\n\r\ndata: cut\r\rdata: [DONE]\n\n'
     results = page.evaluate(
-        """async (text) => {
-            const { EventStreamParser } = await import("/static/js/event_stream.js");
-            const read = (pieces) => {
-                const parser = new EventStreamParser();
-                return JSON.stringify(pieces.flatMap((piece) => parser.push(piece)));
-            };
-            const cuts = [...text].map((_, at) => read([text.slice(0, at), text.slice(at)]));
-            return [...new Set([...cuts, read([...text])])];
-        }""",
+        in_page("read_cut_everywhere"),
         text,
     )
     assert [json.loads(result) for result in results] == [['{"a":"é"}', "one\ntwo", "cut", "[DONE]"]]
@@ -234,23 +164,7 @@ def test_stop_closes_the_request_and_keeps_what_came(page: Page, chat: ScriptedC
 
 
 def test_time_to_first_token_and_speed_are_measured(page: Page) -> None:
-    stats = page.evaluate(
-        """async () => {
-            const { Turn } = await import("/static/js/turn.js");
-            const { assistantMessage } = await import("/static/js/conversation.js");
-            let now = 1000;
-            const api = { completion: async function* () {
-                yield { choices: [{ delta: { role: "assistant", content: "" } }] };
-                now = 1250; yield { choices: [{ delta: { content: "a" } }] };
-                now = 3250; yield { choices: [{ delta: { content: "b" } }] };
-                now = 9000; yield { choices: [{ delta: {}, finish_reason: "stop" }] };
-                yield { choices: [], usage: { completion_tokens: 11 } };
-            } };
-            const answer = assistantMessage("m");
-            await new Turn(api, {}, null, answer, () => now).run(() => {});
-            return answer.stats;
-        }"""
-    )
+    stats = page.evaluate(in_page("measure_turn"))
     assert stats == {"firstTokenMs": 250, "tokens": 11, "tokensPerSecond": 5}
 
 
@@ -553,7 +467,7 @@ def test_text_stands_out_from_its_ground(page: Page, chat: ScriptedChat, scheme:
     ask(page, chat, "Bad").refuse(400, error)
     expect(page.locator(".failure:visible")).to_contain_text("parameter top_z")
     page.get_by_role("button", name="Settings").click()
-    faint = page.evaluate((Path(__file__).parent / "contrast.js").read_text(encoding="utf-8"))
+    faint = page.evaluate(in_page("faint_texts"))
     assert faint == []
 
 
@@ -574,53 +488,3 @@ def test_the_view_follows_the_answer_unless_the_reader_scrolled_away(page: Page,
     expect(page.get_by_role("button", name="Jump to latest")).not_to_be_visible()
     exchange.finish()
     expect(finished(page)).to_be_visible()
-
-
-# -- serving
-
-
-@pytest.fixture
-def client() -> TestClient:
-    return TestClient(Starlette(routes=page_routes()))
-
-
-@pytest.mark.parametrize("path", ["/", "/static/js/page.js", "/static/images/mark.svg"])
-def test_every_file_carries_the_security_headers(client: TestClient, path: str) -> None:
-    response = client.get(path)
-    assert response.status_code == 200
-    assert response.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
-    assert "'unsafe" not in CONTENT_SECURITY_POLICY
-    assert response.headers["x-content-type-options"] == "nosniff"
-    assert response.headers["referrer-policy"] == "no-referrer"
-    assert response.headers["cross-origin-opener-policy"] == "same-origin"
-    assert "microphone=()" in response.headers["permissions-policy"]
-
-
-def test_own_files_are_revalidated_and_vendored_ones_kept(client: TestClient) -> None:
-    first = client.get("/")
-    assert first.headers["cache-control"] == "no-cache"
-    again = client.get("/", headers={"If-None-Match": first.headers["etag"]})
-    assert again.status_code == 304
-    assert again.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
-    vendored = next(STATIC_DIRECTORY.glob("vendor/*/*.js")).relative_to(STATIC_DIRECTORY)
-    assert "immutable" in client.get(f"/static/{vendored.as_posix()}").headers["cache-control"]
-
-
-def test_nothing_outside_the_static_folder_is_served(client: TestClient) -> None:
-    for path in ("/static/../page.py", "/static/%2e%2e/page.py", "/static/js", "/static/nothing.js"):
-        assert client.get(path).status_code == 404
-
-
-def test_the_page_names_every_module_and_nothing_elsewhere() -> None:
-    index = (STATIC_DIRECTORY / "index.html").read_text(encoding="utf-8")
-    preloaded = set(re.findall(r'rel="modulepreload" href="/static/([^"]+)"', index))
-    present = {path.relative_to(STATIC_DIRECTORY).as_posix() for path in STATIC_DIRECTORY.glob("*/**/*.js")}
-    assert preloaded == present
-    assert re.findall(r'(?:src|href)="(?!/static/|#)([^"]*)"', index) == []
-    assert re.findall(r"<[^>]*\s(?:style|on\w+)=", index) == []
-
-
-def test_every_vendored_module_has_its_licence_beside_it() -> None:
-    folders = [path for path in (STATIC_DIRECTORY / "vendor").iterdir() if path.is_dir()]
-    assert folders
-    assert all((folder / "LICENSE").is_file() for folder in folders)
