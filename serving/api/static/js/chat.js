@@ -81,7 +81,7 @@ export class Chat extends EventTarget {
     this.#turns.get(id)?.stop();
   }
 
-  // The list may have failed to load when the page did. Without a model the server's own refusal says what is wrong.
+  // The list may have failed to load when the page did.
   async #requireModel() {
     if (!this.#picker.model) await this.#picker.load();
   }
@@ -89,7 +89,7 @@ export class Chat extends EventTarget {
   async #answer(conversation) {
     const { model } = this.#picker;
     const request = {
-      model,
+      model: model || undefined, // left out, it is the one that the server has
       messages: requestMessages(conversation, this.#settings.get("system_prompt")),
       ...this.#settings.sampling(),
     };

@@ -6,11 +6,11 @@ const API_KEY = "weft.apiKey";
 /** One row per number that a request may carry: its name in the API, its range, and what it does in a few words. */
 export const SAMPLING_FIELDS = [
   { name: "temperature", label: "Temperature", min: 0, max: 2, step: "any", hint: "0 always takes the likeliest token" },
-  { name: "top_p", label: "Top p", min: 0, max: 1, step: "any", hint: "keep the likeliest tokens up to this mass" },
+  { name: "top_p", label: "Top p", min: 0.01, max: 1, step: "any", hint: "keep the likeliest tokens up to this mass" },
   { name: "top_k", label: "Top k", min: 0, step: 1, hint: "keep this many tokens; 0 keeps all" },
   { name: "min_p", label: "Min p", min: 0, max: 1, step: "any", hint: "drop tokens below this share of the best" },
   { name: "max_tokens", label: "Max tokens", min: 1, step: 1, hint: "the longest answer" },
-  { name: "seed", label: "Seed", min: 0, step: 1, hint: "the same seed gives the same answer" },
+  { name: "seed", label: "Seed", min: 0, max: Number.MAX_SAFE_INTEGER, step: 1, hint: "the same seed gives the same answer" },
   { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: "any", hint: "against what was said" },
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: "any", hint: "against what was said often" },
   { name: "repetition_penalty", label: "Repetition penalty", min: 0.01, max: 2, step: "any", hint: "1 is off; above 1 repeats less" },
