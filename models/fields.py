@@ -83,13 +83,10 @@ class Fields:
         return count
 
     def head_dim(self, d: int, heads: int) -> int:
-        """`head_dim`: by default the model's width over its heads. Even, as rotary positions turn pairs."""
+        """`head_dim`: by default the model's width over its heads."""
         if "head_dim" not in self and d % heads:
             raise self.error("head_dim", f"there, as hidden_size {d} is no multiple of num_attention_heads {heads}")
-        value = self.integer("head_dim", d // heads)
-        if value % 2:
-            raise CheckpointError(f"{self._where}head_dim comes to {value}; it must be even")
-        return value
+        return self.integer("head_dim", d // heads)
 
     def error(self, name: str, right: str) -> CheckpointError:
         """To raise where the field is not what it must be."""

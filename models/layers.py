@@ -65,6 +65,14 @@ class WeightInit:
         return nnx.Param(jax.device_put(draw(self._random, shape).astype(self._dtype)), axes=axes)
 
 
+def contract(spec: str, x: Array, weight: Array) -> Array:
+    """An einsum of activations with a weight: summed in float32, returned in x's dtype.
+
+    Without float32 sums XLA:CPU converts the whole bfloat16 weight to float32 first, and on every call.
+    """
+    return jnp.einsum(spec, x, weight, preferred_element_type=jnp.float32).astype(x.dtype)
+
+
 class RMSNorm(nnx.Module):
     """x / rms(x) * scale, computed in float32 (Zhang and Sennrich, arXiv 1910.07467)."""
 
@@ -89,21 +97,23 @@ class GroupedQKV(nnx.Module):
         self.bias = init.zeros((k, g + 2, c), ("kv_heads", None, None)) if bias else None
 
     def __call__(self, x: Array) -> tuple[Array, Array, Array]:  # [T, D] -> [T, K, G, C], [T, K, C], [T, K, C]
-        fused = jnp.einsum("td,dkgc->tkgc", x, self.weight[...])
+        fused = contract("td,dkgc->tkgc", x, self.weight[...])
         if self.bias is not None:
             fused += self.bias[...]
         return fused[:, :, :-2], fused[:, :, -2], fused[:, :, -1]
 
 
 class AttentionOutput(nnx.Module):
-    """[T, H, C] -> [T, D]."""
+    """From the heads back to the model's width."""
 
     def __init__(self, init: WeightInit, h: int, c: int, d: int, *, bias: bool) -> None:
         self.weight = init.weight((h, c, d), ("heads", None, "model"), fan_in=h * c)
         self.bias = init.zeros((d,), ("model",)) if bias else None
 
-    def __call__(self, x: Array) -> Array:
-        out = jnp.einsum("thc,hcd->td", x, self.weight[...])
+    def __call__(self, x: Array) -> Array:  # [T, H, C] -> [T, D]
+        # Two contracted dimensions would make XLA:CPU transpose the weight on every call; one does not.
+        weight = self.weight[...]
+        out = contract("ti,id->td", x.reshape(x.shape[0], -1), weight.reshape(-1, weight.shape[-1]))
         return out if self.bias is None else out + self.bias[...]
 
 
@@ -120,10 +130,10 @@ class GatedMLP(nnx.Module):
         self.activation = activation
 
     def __call__(self, x: Array) -> Array:  # [T, D] -> [T, D]
-        fused = jnp.einsum("td,dnf->tnf", x, self.gate_up[...])
+        fused = contract("td,dnf->tnf", x, self.gate_up[...])
         if self.gate_up_bias is not None:
             fused += self.gate_up_bias[...]
-        out = jnp.einsum("tf,fd->td", self.activation(fused[:, 0]) * fused[:, 1], self.down[...])
+        out = contract("tf,fd->td", self.activation(fused[:, 0]) * fused[:, 1], self.down[...])
         return out if self.down_bias is None else out + self.down_bias[...]
 
 

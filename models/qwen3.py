@@ -38,7 +38,7 @@ def parse(config: dict[str, Any]) -> Qwen3Config:
     """Raises CheckpointError for a field that is missing or asks for what this family does not do."""
     fields = Fields(config)
     fields.require("hidden_act", "silu")
-    # No released checkpoint slides; its fields sliding_window and max_window_layers mean nothing unless this one is true.
+    # No released checkpoint slides. sliding_window and max_window_layers mean nothing unless this one is true.
     fields.require("use_sliding_window", False)
     heads = fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", 128)
