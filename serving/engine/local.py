@@ -125,8 +125,9 @@ class LocalEngine:
                     self._arrived.wait()
                     self._arrived.clear()
                     continue
-                self._deliver(self._loop.step())
-                self._stats = self._snapshot()
+                events = self._loop.step()
+                self._stats = self._snapshot()  # first, so that whoever has seen an end sees it counted
+                self._deliver(events)
             self._end_all(EngineUnavailableError("the engine has stopped", code="engine_stopped"))
         except BaseException as error:
             # Whatever it is, the streams must end and the process that owns this engine must hear of it.

@@ -20,14 +20,14 @@ def deployment(tmp_path: object, **engine: int) -> Deployment:
 
 @pytest.fixture
 async def engine(tmp_path: object) -> AsyncIterator[LocalEngine]:
-    engine = start_local_engine(deployment(tmp_path, max_waiting=2), tiny_executor(), startup_seconds=1.0)
+    engine = start_local_engine(deployment(tmp_path, max_waiting=8), tiny_executor(), startup_seconds=1.0)
     yield engine
     await engine.close()
 
 
 def request(name: str = "one", length: int = 10, **sampling: object) -> GenerateRequest:
     params = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **sampling})  # type: ignore[arg-type]
-    return GenerateRequest(request_id=name, prompt_token_ids=tuple(range(length)), sampling=params)
+    return GenerateRequest(request_id=name, prompt_token_ids=tuple(i % VOCAB_SIZE for i in range(length)), sampling=params)
 
 
 async def events_of(engine: LocalEngine, one: GenerateRequest) -> list[TokenEvent]:
