@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     with _listening(server) as listener:
         app = build_api(deployment, ResumingEngine(RemoteEngine(args.socket)))
         port = listener.getsockname()[1]
-        lifeline.report(Status("ready", ready=True, url=_url(server.host, port)))
+        lifeline.report(Status("ready", ready=True, url=url_of(server.host, port)))
         listen = Listen(host=server.host, port=port)
         api_server(app, listen, drain_seconds=round(args.drain_seconds)).run(sockets=[listener])
     return 0
@@ -52,6 +52,6 @@ def _listening(server: ServerConfig) -> socket.socket:
         ) from error
 
 
-def _url(host: str, port: int) -> str:
+def url_of(host: str, port: int) -> str:
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{name}:{port}"

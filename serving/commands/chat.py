@@ -22,6 +22,8 @@ from serving.errors import RequestError, WeftError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _API_KEY = "OPENAI_API_KEY"
+# A model's text must not move the cursor, write the clipboard or rename the window: control characters become visible.
+_SHOWN = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +109,7 @@ class Chat:
             with closing(self._client.stream([*self.messages, asked])) as stream:
                 for part in stream:
                     parts.append(part)
-                    self._console.print(part, end="", markup=False)
+                    self._console.print(part.translate(_SHOWN), end="", markup=False)
         except KeyboardInterrupt:
             self._console.print(" [stopped]", style="dim", markup=False, end="")
         except WeftError as error:

@@ -16,13 +16,16 @@ from serving.errors import EngineUnavailableError
 
 _STOP_SECONDS = 15.0
 _ASK_EVERY_SECONDS = 0.1
+_PROGRAM = (sys.executable, "-m", "serving", "serve")
 
 
 @contextmanager
-def own_server(deployment_arguments: Sequence[str], console: Console) -> Iterator[str]:
+def own_server(
+    deployment_arguments: Sequence[str], console: Console, program: Sequence[str] = _PROGRAM
+) -> Iterator[str]:
     """Yields the url once it is ready. Raises EngineUnavailableError with the log's end where it does not get there."""
     port = _free_port()
-    command = [sys.executable, "-m", "serving", "serve", *deployment_arguments, f"--port={port}"]
+    command = [*program, *deployment_arguments, f"--port={port}"]
     with tempfile.TemporaryFile() as log:
         # A session of its own: Ctrl-C stops an answer, not the server.
         server = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -275,42 +274,3 @@ async def test_a_killed_engine_process_comes_back_and_stop_leaves_no_process() -
     for pid in pids.values():
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-PARENT = """
-import asyncio, sys
-from serving.child_process import ChildProcess
-
-async def main():
-    child = await ChildProcess.start([sys.executable, "-c", sys.argv[1], "url"], print, print)
-    print(child.pid, flush=True)
-    await child.wait()
-
-asyncio.run(main())
-"""
-
-
-async def test_children_end_when_the_supervisor_is_killed_outright(tmp_path: Path) -> None:
-    fifo = tmp_path / "alive"  # at its end when no process holds it open for writing
-    os.mkfifo(fifo)
-    child = f"import os; held = os.open({str(fifo)!r}, os.O_WRONLY)\n{CHILD}"
-    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", PARENT, child, stdout=asyncio.subprocess.PIPE)
-    assert parent.stdout is not None
-    async with asyncio.timeout(PATIENCE):
-        alive = await asyncio.to_thread(open, fifo, "rb")
-        while b"Status" not in await parent.stdout.readline():
-            continue
-        parent.kill()
-        await parent.wait()
-        with alive:
-            assert await asyncio.to_thread(alive.read) == b""
-
-
-async def test_long_lines_and_the_last_words_without_a_newline_are_kept() -> None:
-    lines: list[str] = []
-    script = "import sys; print('x' * 200000); sys.stdout.write('no newline'); sys.exit(3)"
-    child = await ChildProcess.start([sys.executable, "-c", script], lines.append, lambda _: None)
-    async with asyncio.timeout(PATIENCE):
-        assert await child.wait() == 3
-    assert sum(map(len, lines[:-1])) == 200000
-    assert child.last_lines[-1] == "no newline"

@@ -201,6 +201,17 @@ async def test_a_lost_session_fails_every_open_stream(path: Path) -> None:
     await client.close()
 
 
+async def test_a_client_that_goes_away_leaves_no_stream_behind(path: Path) -> None:
+    inner = MortalEngine(pause=asyncio.Event())
+    async with serving(inner, path) as client:
+        streams = [asyncio.create_task(read(client, request(f"r{i}"))) for i in range(4)]
+        await opened(inner, 4)
+        await client.close()
+        await opened(inner, 0)
+        results = await asyncio.gather(*streams, return_exceptions=True)
+    assert [type(r) for r in results] == [EngineUnavailableError] * 4
+
+
 async def test_streams_survive_two_engines_in_sequence_on_one_path(path: Path) -> None:
     first = MortalEngine(pause=asyncio.Event())
     server = EngineServer(first, path)

@@ -1,0 +1,39 @@
+"""A batch from file to file, and again after a kill."""
+
+import asyncio
+import io
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from serving.batch_file import BatchFile
+from serving.commands.generate import write_all
+from serving.generation.chat_format import ChatFormat
+from serving.generation.generator import Generator
+from serving.generation.tokenizer import Tokenizer
+from serving.offline import BatchGenerator
+from tests.fakes.engine import Script, ScriptedEngine
+from tests.serving.api.conftest import MODEL, WINDOW, chat_format, tokenizer  # noqa: F401 -- fixtures
+
+
+async def test_a_second_run_adds_what_the_first_did_not_finish(
+    tokenizer: Tokenizer,  # noqa: F811
+    chat_format: ChatFormat,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    engine = ScriptedEngine(scripts=[Script(token_ids=[1, 2, 3])], vocab_size=tokenizer.vocab_size)
+    generator = BatchGenerator(Generator(engine, tokenizer, chat_format, MODEL, WINDOW), concurrency=3)
+    source, target, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl", io.StringIO()
+    source.write_text("".join(f'{{"id": {i}, "prompt": "x", "max_tokens": 3}}\n' for i in range(10)) + "[]\n")
+    target.write_text('{"id":3,"choices":[]}\n{"id":4,"err')
+
+    async with asyncio.timeout(20):
+        with BatchFile(target) as output:
+            counts = await write_all(generator, source, output, Console(file=out), 10)
+
+    assert counts == (9, 1, 27)
+    records = [json.loads(line) for line in target.read_text().splitlines()]
+    assert sorted(record["id"] for record in records if "choices" in record) == list(range(10))
+    assert "line 11: the body must be a JSON object" in out.getvalue()
+    assert len(engine.requests) == 9

@@ -1,0 +1,83 @@
+"""`weft serve` around scripted children."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from serving.cli import build_parser, main
+from serving.commands import serve
+from serving.commands.deployment_flags import deployment_from
+from serving.lifeline import Status
+from serving.supervisor import EXIT_SETUP
+
+
+class ScriptedProcess:
+    """Is ready at once, and ends when asked to. `started` has every command."""
+
+    started: list[list[str]]
+    code: int
+
+    def __init__(self) -> None:
+        self.last_lines = ["the last words"]
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def start(
+        cls, command: Sequence[str], on_line: Callable[[str], None], on_status: Callable[[Status], None]
+    ) -> "ScriptedProcess":
+        cls.started.append(list(command))
+        child = cls()
+        if cls.code:
+            child._ended.set_result(cls.code)
+            return child
+        on_line("hello")
+        on_status(Status("ready", ready=True, url="http://here"))
+        if len(cls.started) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return child
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    def terminate(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(0)
+
+    def kill(self) -> None:
+        self.terminate()
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedProcess]:
+    fresh = type("Fresh", (ScriptedProcess,), {"started": [], "code": 0})
+    monkeypatch.setattr(serve, "ChildProcess", fresh)
+    return fresh
+
+
+def test_both_processes_get_the_deployment_and_one_socket_and_sigterm_ends_them(
+    processes: type[ScriptedProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["serve", "--model", str(tmp_path), "--port", "9001", "--max-model-len", "64"]
+    assert main(argv) == 0
+    commands = [command[command.index("serving") + 1 :] for command in processes.started]
+    parsed = [build_parser(command[0]).parse_args(command) for command in commands]
+    assert [command[0] for command in commands] == ["engine", "api"]
+    wanted = deployment_from(build_parser("serve").parse_args(argv))
+    assert [deployment_from(args) for args in parsed] == [wanted, wanted]
+    assert parsed[0].socket == parsed[1].socket
+    assert not parsed[0].socket.parent.exists()
+    shown = capsys.readouterr().err
+    assert "ready at http://here" in shown
+    assert "engine | hello" in shown
+
+
+def test_a_child_with_a_setup_error_ends_it_with_the_same_code(
+    processes: type[ScriptedProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processes.code = EXIT_SETUP
+    assert main(["serve", "--model", str(tmp_path)]) == EXIT_SETUP
+    assert "the last words" in capsys.readouterr().err
