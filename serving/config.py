@@ -102,8 +102,8 @@ def _build(kind: type, table: dict[str, Any], path: Path, prefix: str) -> Any:
 
 
 def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
-    """`value` as `hint`, or a ConfigError that says what `key` should be."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+    """`value` as the type `hint`, or a ConfigError that says what `key` should be."""
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
             raise ConfigError(f"{path}: {key} must be a table", param=key)
         return _build(hint, value, path, prefix=f"{key}.")
@@ -123,5 +123,5 @@ def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not hint:
-        raise ConfigError(f"{path}: {key} must be {hint.__name__}, not {type(value).__name__} {value!r}", param=key)
+        raise ConfigError(f"{path}: {key} must be {getattr(hint, '__name__', hint)}, not {type(value).__name__} {value!r}", param=key)
     return value

@@ -116,11 +116,11 @@ class PendingStep:
             prompt = ScoredTokens(self.prompt_ids, *map(np.asarray, self.prompt_scores))
         results, begin = [], 0
         for i, (r, token) in enumerate(zip(self.plan.ranges, tokens.tolist(), strict=False)):
-            scored = drawn is not None and r.samples and r.sampling.logprobs is not None
+            top = r.sampling.logprobs if r.samples else None
             results.append(
                 RangeResult(
                     token_id=token if r.samples else None,
-                    logprobs=drawn.at(i, r.sampling.logprobs) if scored else None,
+                    logprobs=None if drawn is None or top is None else drawn.at(i, top),
                     prompt_logprobs=_of_prompt(prompt, r, begin),
                 )
             )
