@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -63,19 +64,26 @@ _encode = msgspec.json.Encoder().encode
 
 class Target:
     def __init__(
-        self, client: StreamClient, model: str, *, text_prompts: bool, timeout_seconds: float | None = None
+        self,
+        client: StreamClient,
+        model: str,
+        *,
+        text_prompts: bool,
+        timeout_seconds: float | None = None,
+        extra_body: Mapping[str, object] | None = None,
     ) -> None:
         """`text_prompts`: chat completions with nothing beyond OpenAI's own fields, for servers that take no token ids;
-        the server may then end a stream early."""
+        the server may then end a stream early. `extra_body`: fields added to each request, over the benchmark's own."""
         self._client = client
         self._model = model
         self._text_prompts = text_prompts
         self._timeout_seconds = timeout_seconds
+        self._extra_body = dict(extra_body or {})
         self._path = "/v1/chat/completions" if text_prompts else "/v1/completions"
 
     async def run(self, item: Item) -> Measured:
         """Never raises for what the server or the network does: that is part of the measurement."""
-        body = _encode(self._body(item))
+        body = _encode({**self._body(item), **self._extra_body})
         measured = Measured(time.perf_counter())
         reading = _Reading(measured)
         try:

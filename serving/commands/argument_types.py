@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+import msgspec
+
 
 def count(text: str) -> int:
     """A whole number from 1."""
@@ -20,6 +22,13 @@ def port(text: str) -> int:
     if number > 65535:
         raise argparse.ArgumentTypeError(f"must be at most 65535, not {number}")
     return number
+
+
+def json_object(text: str) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise argparse.ArgumentTypeError(f"must be a JSON object: {error}") from None
 
 
 def positive(text: str) -> float:

@@ -15,7 +15,7 @@ from serving.bench.stream_client import StreamClient
 from serving.bench.summary import Slo, summarize
 from serving.bench.target import Target
 from serving.bench.workload import Workload
-from serving.commands.argument_types import count, count_or_none, positive, svg
+from serving.commands.argument_types import count, count_or_none, json_object, positive, svg
 from serving.commands.progress_bar import progress_bar
 from serving.commands.workload_flags import add_workload_flags, measured_items, warm_up_items, workload_from
 from serving.errors import EngineError
@@ -35,6 +35,9 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
     pace.add_argument("--concurrency", type=count, metavar="N", help="streams open at once (default: all)")
     parser.add_argument(
         "--text-prompts", action="store_true", help="chat in words, for a server that takes no token ids"
+    )
+    parser.add_argument(
+        "--extra-body", type=json_object, default={}, metavar="JSON", help="fields to add to each request's body"
     )
     parser.add_argument("--warmups", type=count_or_none, metavar="N", help="requests before the run (default: up to 8)")
     parser.add_argument("--timeout", type=positive, default=600.0, metavar="S", help="for one request (default: 600)")
@@ -67,7 +70,13 @@ def run(args: argparse.Namespace) -> int:
 async def _measure(args: argparse.Namespace, workload: Workload, console: Console) -> load.Run:
     key = os.environ.get(_API_KEY)
     client = StreamClient(args.url, {"authorization": f"Bearer {key}"} if key else None)
-    target = Target(client, args.model, text_prompts=args.text_prompts, timeout_seconds=args.timeout)
+    target = Target(
+        client,
+        args.model,
+        text_prompts=args.text_prompts,
+        timeout_seconds=args.timeout,
+        extra_body=args.extra_body,
+    )
     wanted = measured_items(workload, args.seed)
     warmups = min(_MOST_WARMUPS, args.concurrency or args.num_prompts) if args.warmups is None else args.warmups
     try:

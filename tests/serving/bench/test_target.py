@@ -51,6 +51,14 @@ async def test_a_completion_sends_token_ids_and_forbids_an_early_end() -> None:
     assert (found.error, found.tokens, found.chunks) == (None, 4, [0.0, 1.0])
 
 
+async def test_extra_fields_are_added_over_the_benchmarks_own() -> None:
+    client = ScriptedClient(text("a", "length"))
+    target = Target(cast(StreamClient, client), "m", text_prompts=False, extra_body={"temperature": 1, "top_k": 5})
+    await target.run(ITEM)
+    assert (client.bodies[0]["temperature"], client.bodies[0]["top_k"]) == (1, 5)
+    assert client.bodies[0]["max_tokens"] == 4
+
+
 async def test_a_chat_sends_words_and_nothing_beyond_openais_fields() -> None:
     chunks = [
         {"choices": [{"delta": d, "finish_reason": f}]}
