@@ -1,1 +1,1 @@
-"""weft's demo model: its dialogues, tokenizer, training, evaluation and export. `scripts/train_demo` runs the phases."""
+"""weft's demo model: dialogues, tokenizer, training, evaluation and export. `scripts/train_demo` runs the phases."""

@@ -16,19 +16,23 @@ TOOLS_HEADING = "Tools:"
 
 TEMPLATE = (
     "{{- bos_token }}"
-    "{%- set system = messages[0]['content'] if messages and messages[0]['role'] == 'system' else none %}"
+    "{%- set has_system = messages and messages[0]['role'] == 'system' %}"
+    "{%- set system = messages[0]['content'] if has_system else none %}"
     "{%- if system is not none or tools %}{{- '<|system|>' + (system or '') }}"
     "{%- if tools %}{{- ('\\n\\n' if system else '') + 'Tools:' }}"
     "{%- for tool in tools %}{%- set function = tool['function'] if 'function' in tool else tool %}"
-    "{{- '\\n{\"name\": ' + (function['name'] | tojson) + ', \"description\": ' + ((function['description'] or '') | tojson)"
+    "{{- '\\n{\"name\": ' + (function['name'] | tojson)"
+    " + ', \"description\": ' + ((function['description'] or '') | tojson)"
     " + ', \"parameters\": ' + ((function['parameters'] or {}) | tojson) + '}' }}"
     "{%- endfor %}{%- endif %}{{- '<|end|>' }}{%- endif %}"
     "{%- for message in messages %}"
     "{%- if not (loop.first and message['role'] == 'system') %}"
     "{{- '<|' + message['role'] + '|>' + (message['content'] or '') }}"
-    "{%- for call in message['tool_calls'] or [] %}{%- set function = call['function'] if 'function' in call else call %}"
+    "{%- for call in message['tool_calls'] or [] %}"
+    "{%- set function = call['function'] if 'function' in call else call %}"
+    "{%- set arguments = function['arguments'] %}"
     "{{- '<tool_call>{\"name\": ' + (function['name'] | tojson) + ', \"arguments\": '"
-    " + (function['arguments'] if function['arguments'] is string else (function['arguments'] | tojson)) + '}</tool_call>' }}"
+    " + (arguments if arguments is string else (arguments | tojson)) + '}</tool_call>' }}"
     "{%- endfor %}{{- '<|end|>' }}{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}"
 )
@@ -46,7 +50,9 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def render(messages: list[dict[str, object]], tools: list[dict[str, object]], add_generation_prompt: bool = False) -> str:
+def render(
+    messages: list[dict[str, object]], tools: list[dict[str, object]], add_generation_prompt: bool = False
+) -> str:
     """The template's own rendering, with tojson as the model hubs have it: key order kept, nothing escaped."""
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.filters["tojson"] = _json

@@ -24,7 +24,7 @@ _OPEN_ROWS = 64
 
 @dataclass(frozen=True)
 class Batch:
-    """tokens, segments and positions [B, T]; `spots` [M] are flat indices whose next token is learned, `weights` [M] 0 or 1."""
+    """tokens, segments, positions [B, T]. `spots` [M]: flat indices whose next token is learned. `weights`: 0 or 1."""
 
     tokens: np.ndarray
     segments: np.ndarray
@@ -75,7 +75,9 @@ def write_shard(model: Path, path: Path, length: int, long_share: float, seed: i
     return total
 
 
-def write_shards(model: Path, folder: Path, length: int, long_share: float, tokens: int, seed: int, processes: int) -> int:
+def write_shards(
+    model: Path, folder: Path, length: int, long_share: float, tokens: int, seed: int, processes: int
+) -> int:
     """Writes the shards that are not there yet and returns how many there are in all."""
     folder.mkdir(parents=True, exist_ok=True)
     count = max(1, tokens // SHARD_TOKENS)
@@ -89,10 +91,12 @@ def write_shards(model: Path, folder: Path, length: int, long_share: float, toke
 
 
 def batches(folder: Path, rows: int, learned_spots: int, seed: int) -> Iterator[Batch]:
-    """Batches of `rows` rows, over all shards of the folder in a shuffled order, again and again; new shards are noticed."""
+    """Batches of `rows` rows, over all shards of the folder, shuffled, again and again; new shards are noticed."""
     rng = np.random.default_rng(seed)
     while True:
         shards = sorted(folder.glob("*.npy"))
+        if not shards:
+            raise FileNotFoundError(f"{folder} holds no rows; make them with the data phase")
         for shard in rng.permutation(len(shards)):
             packed = np.load(shards[shard], mmap_mode="r")
             order = rng.permutation(packed.shape[1])
@@ -103,7 +107,9 @@ def batches(folder: Path, rows: int, learned_spots: int, seed: int) -> Iterator[
 def _batch(packed: np.ndarray, learned_spots: int, rng: np.random.Generator) -> Batch:
     tokens, segments, learned = packed.astype(np.int32)
     length = tokens.shape[1]
-    begins = np.concatenate([np.ones_like(segments[:, :1]), (segments[:, 1:] != segments[:, :-1]).astype(np.int32)], axis=1)
+    begins = np.concatenate(
+        [np.ones_like(segments[:, :1]), (segments[:, 1:] != segments[:, :-1]).astype(np.int32)], axis=1
+    )
     index = np.arange(length)
     positions = index - np.maximum.accumulate(np.where(begins == 1, index, 0), axis=1)
     flat = np.flatnonzero(learned.reshape(-1)) - 1

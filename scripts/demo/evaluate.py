@@ -1,4 +1,4 @@
-"""The held-out scores: exact answers per skill on wordings or values that training never saw, and whole conversations."""
+"""The held-out scores: exact answers per skill on wordings or values never trained on, and whole conversations."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,14 @@ from scripts.demo.chat_format import CALL_CLOSE, CALL_OPEN, END, ROLES, parts
 from scripts.demo.dataset import encoded
 from scripts.demo.dialogue import Conversation, Episode
 from scripts.demo.dialogues import (
-    arithmetic, dates, extraction, facts, memory, mixture, offground, passages, smalltalk, texts, tools, units, weft,
+    arithmetic,
+    extraction,
+    mixture,
+    offground,
+    passages,
+    smalltalk,
+    tools,
+    weft,
 )
 from scripts.demo.draw import Draw
 from scripts.demo.model import ModelConfig, Params
@@ -47,12 +54,26 @@ def _remembered(draw: Draw) -> Episode:
 
 
 SKILLS: dict[str, Callable[[Draw], Episode]] = {
-    "questions about weft": _until_held_out(weft.weft_question), "small talk": _until_held_out(smalltalk.small_talk),
-    "facts and tables": _until_held_out(lambda draw: mixture.made(draw, "facts")), "off ground": _until_held_out(offground.refusal),
-    "addition": _until_held_out(arithmetic.addition), "subtraction": _until_held_out(arithmetic.subtraction), "multiplication": _until_held_out(arithmetic.multiplication),
-    "division": _until_held_out(arithmetic.division), "comparison": _until_held_out(arithmetic.comparison), "dates": _until_held_out(lambda draw: mixture.made(draw, "dates")),
-    "units": _until_held_out(lambda draw: mixture.made(draw, "units")), "own words": lambda draw: mixture.made(draw, "texts"), "memory": _remembered, "system styles": _styled(False),
-    "persona": _styled(True), "passages": passages.present, "passages, absent": passages.absent, "json": extraction.extraction, "tools": tools.known_tools, "tools, unseen": tools.unseen_tools,
+    "questions about weft": _until_held_out(weft.weft_question),
+    "small talk": _until_held_out(smalltalk.small_talk),
+    "facts and tables": _until_held_out(lambda draw: mixture.made(draw, "facts")),
+    "off ground": _until_held_out(offground.refusal),
+    "addition": _until_held_out(arithmetic.addition),
+    "subtraction": _until_held_out(arithmetic.subtraction),
+    "multiplication": _until_held_out(arithmetic.multiplication),
+    "division": _until_held_out(arithmetic.division),
+    "comparison": _until_held_out(arithmetic.comparison),
+    "dates": _until_held_out(lambda draw: mixture.made(draw, "dates")),
+    "units": _until_held_out(lambda draw: mixture.made(draw, "units")),
+    "own words": lambda draw: mixture.made(draw, "texts"),
+    "memory": _remembered,
+    "system styles": _styled(False),
+    "persona": _styled(True),
+    "passages": passages.present,
+    "passages, absent": passages.absent,
+    "json": extraction.extraction,
+    "tools": tools.known_tools,
+    "tools, unseen": tools.unseen_tools,
 }
 
 
@@ -90,7 +111,12 @@ class Judge:
         found = [""] * len(prompts)
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]
-            for row, ids in zip(rows, decode.greedy(self.config, self.params, [prompts[row] for row in rows], self.end, MOST_TOKENS), strict=True):
+            padded = [prompts[row] for row in rows] + [prompts[rows[0]]] * (
+                BATCH - len(rows)
+            )  # one shape for all batches
+            for row, ids in zip(
+                rows, decode.greedy(self.config, self.params, padded, self.end, MOST_TOKENS), strict=False
+            ):
                 found[row] = self.pieces.decode(ids)
         return found
 
@@ -148,7 +174,7 @@ def skill_scores(judge: Judge, count: int, seed: int, only: list[str] | None = N
 
 
 def conversation_scores(judge: Judge, count: int, seed: int, turns: int = 10) -> dict[str, Score]:
-    """Ten-turn conversations in which the model goes on from its own answers: does it keep the form, is each turn right?"""
+    """Conversations in which the model goes on from its own answers: does it keep the form, is each turn right?"""
     draw = Draw(seed, held_out=True)
     episodes = [mixture.joined(draw, turns) for _ in range(count)]
     truths = [mixture.conversation(episode) for episode in episodes]
@@ -156,7 +182,11 @@ def conversation_scores(judge: Judge, count: int, seed: int, turns: int = 10) ->
     scores = {"form over whole conversations": Score(), "turns of conversations": Score()}
     broken = [False] * count
     for spot in range(max(len(truth.messages) for truth in truths)):
-        asked = [row for row, truth in enumerate(truths) if spot < len(truth.messages) and truth.messages[spot]["role"] == "assistant"]
+        asked = [
+            row
+            for row, truth in enumerate(truths)
+            if spot < len(truth.messages) and truth.messages[spot]["role"] == "assistant"
+        ]
         got = dict(zip(asked, judge.answers([played[row] for row in asked]), strict=True)) if asked else {}
         for row, truth in enumerate(truths):
             if spot >= len(truth.messages):
@@ -165,13 +195,19 @@ def conversation_scores(judge: Judge, count: int, seed: int, turns: int = 10) ->
             if row in got:
                 expected = assistant_text(truth, spot)
                 called = bool(message.get("tool_calls"))
-                broken[row] |= not got[row].strip() or len(judge.pieces.encode(got[row])) >= MOST_TOKENS or any(marker in got[row] for marker in ROLES.values())
+                broken[row] |= (
+                    not got[row].strip()
+                    or len(judge.pieces.encode(got[row])) >= MOST_TOKENS
+                    or any(marker in got[row] for marker in ROLES.values())
+                )
                 scores["turns of conversations"].count(same(expected, got[row]), "", expected, got[row])
                 if not called:
                     message["content"] = got[row]
             played[row].messages.append(message)
     for row, bad in enumerate(broken):
-        scores["form over whole conversations"].count(not bad, "".join(part.text for part in parts(played[row])), "", "")
+        scores["form over whole conversations"].count(
+            not bad, "".join(part.text for part in parts(played[row])), "", ""
+        )
     return scores
 
 
@@ -183,7 +219,10 @@ def probe_scores(judge: Judge) -> Score:
         dialogue = Conversation([])
         if probe.system:
             dialogue.system(probe.system)
-        dialogue.messages += [{"role": "user" if index % 2 == 0 else "assistant", "content": text} for index, text in enumerate(probe.turns)]
+        dialogue.messages += [
+            {"role": "user" if index % 2 == 0 else "assistant", "content": text}
+            for index, text in enumerate(probe.turns)
+        ]
         dialogues.append(dialogue)
     for probe, got in zip(PROBES, judge.answers(dialogues), strict=True):
         score.count(probe.matches(got), " | ".join(probe.turns), probe.pattern, got)
@@ -192,11 +231,23 @@ def probe_scores(judge: Judge) -> Score:
 
 def agreement(judge: Judge, draft: Judge, count: int, seed: int) -> float:
     """The share of the model's own greedy tokens that the draft, given the same text, would have chosen."""
-    from scripts.demo.agreement import share_agreed
-
-    return share_agreed(judge, draft, count, seed)
+    draw = Draw(seed, held_out=True)
+    makers = list(SKILLS.values())
+    dialogues = [items_of(makers[index % len(makers)](draw))[0].dialogue for index in range(count)]
+    agreed = total = 0
+    for dialogue, answer in zip(dialogues, judge.answers(dialogues), strict=True):
+        prompt = [*encoded(judge.pieces, dialogue)[0], judge.pieces.piece_to_id(ROLES["assistant"])]
+        tokens = [*prompt, *judge.pieces.encode(answer), judge.end]
+        chosen = decode.next_tokens(draft.config, draft.params, tokens)
+        spots = range(len(prompt), len(tokens))
+        agreed += sum(chosen[spot - 1] == tokens[spot] for spot in spots)
+        total += len(spots)
+    return agreed / total
 
 
 def write(path: Path, scores: dict[str, Score]) -> None:
-    table = {name: {"right": score.right, "of": score.total, "share": round(score.share, 3)} for name, score in scores.items()}
+    table = {
+        name: {"right": score.right, "of": score.total, "share": round(score.share, 3)}
+        for name, score in scores.items()
+    }
     path.write_text(json.dumps(table, indent=1) + "\n")

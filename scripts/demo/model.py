@@ -1,4 +1,4 @@
-"""The training forward of a small Llama: dense causal attention within dialogues, bfloat16 products with float32 sums."""
+"""The training forward of a small Llama: dense causal attention within dialogues, bfloat16 products, float32 sums."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -34,9 +34,14 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Each weight with its shape; matrices are [in, out] and stacked over the layers."""
     c, layers = config, config.layers
     return {
-        "embedding": (c.vocab, c.d), "norm": (c.d,), "attention_norm": (layers, c.d), "mlp_norm": (layers, c.d),
-        "qkv": (layers, c.d, (c.heads + 2 * c.kv_heads) * c.head_dim), "output": (layers, c.heads * c.head_dim, c.d),
-        "gate_up": (layers, c.d, 2 * c.ff), "down": (layers, c.ff, c.d),
+        "embedding": (c.vocab, c.d),
+        "norm": (c.d,),
+        "attention_norm": (layers, c.d),
+        "mlp_norm": (layers, c.d),
+        "qkv": (layers, c.d, (c.heads + 2 * c.kv_heads) * c.head_dim),
+        "output": (layers, c.heads * c.head_dim, c.d),
+        "gate_up": (layers, c.d, 2 * c.ff),
+        "down": (layers, c.ff, c.d),
     }
 
 
@@ -111,7 +116,9 @@ def hidden(config: ModelConfig, params: Params, tokens: Array, segments: Array, 
     for layer in range(config.layers):
         normed = rms_norm(x, params["attention_norm"][layer], config.eps)
         x += dot(_attend(config, normed, params["qkv"][layer], positions, segments), params["output"][layer])
-        gate, up = jnp.split(dot(rms_norm(x, params["mlp_norm"][layer], config.eps), params["gate_up"][layer]), 2, axis=-1)
+        gate, up = jnp.split(
+            dot(rms_norm(x, params["mlp_norm"][layer], config.eps), params["gate_up"][layer]), 2, axis=-1
+        )
         x += dot(jax.nn.silu(gate) * up, params["down"][layer])
     return rms_norm(x, params["norm"], config.eps)
 

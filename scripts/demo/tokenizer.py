@@ -1,4 +1,4 @@
-"""The demo model's tokenizer: byte-pair pieces with byte fallback, split digits, and the chat markers as single pieces."""
+"""The tokenizer: byte-pair pieces with byte fallback, split digits, and the chat markers as single pieces."""
 
 import io
 import re
@@ -32,8 +32,8 @@ def write_corpus(path: Path, dialogues: int, seed: int) -> None:
 def train(corpus: Path, path: Path, vocabulary: int = VOCABULARY) -> None:
     """Trains the pieces and writes `path`.
 
-    Pieces that hold a space and a capital letter are taken out afterwards: a name is then cut alike after a space, after a
-    quote and at the beginning of an answer, which makes copying it much easier for a small model."""
+    Pieces that hold a space and a capital letter are taken out afterwards: a name is then cut alike after a space,
+    after a quote and at the beginning of an answer, which makes copying it much easier for a small model."""
     markers = [*MARKERS, "\n"]
     surplus = 250
     while True:
@@ -60,13 +60,27 @@ def _characters(pieces: list[sentencepiece_model_pb2.ModelProto.SentencePiece]) 
 
 def _trained(corpus: Path, size: int, markers: list[str]) -> bytes:
 
-
     output = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        input=str(corpus), model_writer=output, model_type="bpe", vocab_size=size, byte_fallback=True, split_digits=True,
-        user_defined_symbols=markers, normalization_rule_name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False,
-        character_coverage=1.0, max_sentence_length=20000, num_threads=2, unk_id=0, bos_id=1, eos_id=2, pad_id=-1,
-        required_chars="".join(chr(code) for code in range(33, 127)), minloglevel=1,
+        input=str(corpus),
+        model_writer=output,
+        model_type="bpe",
+        vocab_size=size,
+        byte_fallback=True,
+        split_digits=True,
+        user_defined_symbols=markers,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        character_coverage=1.0,
+        max_sentence_length=20000,
+        num_threads=2,
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        pad_id=-1,
+        required_chars="".join(chr(code) for code in range(33, 127)),
+        minloglevel=1,
     )
     return output.getvalue()
 

@@ -1,6 +1,8 @@
-"""Training: AdamW under a learning rate that follows the clock, in stages of growing sequence length, resumable from Orbax."""
+"""Training: AdamW under a rate that follows the clock, in stages of growing sequence length, resumable from Orbax."""
 
 import math
+import shutil
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from scripts.demo.model import ModelConfig, Params, hidden, init, logits
 
 TOKENS_A_STEP = 2048
 WARM_UP = 100
-SAVE_EVERY_SECONDS = 300.0
+SAVE_EVERY_SECONDS = 240.0
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,12 @@ class Progress:
 def optimizer() -> optax.GradientTransformation:
     """AdamW without its rate: the step multiplies by the rate, which follows the clock."""
     return optax.chain(
-        optax.clip_by_global_norm(1.0), optax.scale_by_adam(b1=0.9, b2=0.98),
-        optax.add_decayed_weights(0.05, mask=lambda params: {name: value.ndim > 1 and not name.endswith("norm") for name, value in params.items()}),
+        optax.clip_by_global_norm(1.0),
+        optax.scale_by_adam(b1=0.9, b2=0.98),
+        optax.add_decayed_weights(
+            0.05,
+            mask=lambda params: {name: value.ndim > 1 and not name.endswith("norm") for name, value in params.items()},
+        ),
     )
 
 
@@ -70,7 +76,9 @@ def make_step(config: ModelConfig) -> Step:
     update = optimizer().update
 
     @partial(jax.jit, donate_argnums=(0, 1))
-    def step(params: Params, state: optax.OptState, batch: dict[str, Array], rate: Array) -> tuple[Params, optax.OptState, Array]:
+    def step(
+        params: Params, state: optax.OptState, batch: dict[str, Array], rate: Array
+    ) -> tuple[Params, optax.OptState, Array]:
         value, gradients = jax.value_and_grad(partial(loss, config))(params, batch)
         changes, state = update(gradients, state, params)
         params = jax.tree.map(lambda weight, change: weight - rate * change, params, changes)
@@ -112,38 +120,48 @@ class Trainer:
             return
         orbax.save_pytree(path.absolute(), self._tree())
         for old in sorted(self.folder.glob("step_*[0-9]"))[:-2]:
-            _remove(old)
+            shutil.rmtree(old)
 
     def run(self, stages: list[Stage], quiet: bool = False) -> None:
-        """Trains until the budget is spent; saves every few minutes and at the end."""
+        """Trains until the budget is spent; saves every few minutes and at the end, and on SIGINT and SIGTERM."""
+        stopped: list[int] = []
+        before = {
+            kind: signal.signal(kind, lambda number, _: stopped.append(number))
+            for kind in (signal.SIGINT, signal.SIGTERM)
+        }
         last_save = time.monotonic()
         start = self.progress.seconds
         with tqdm(total=round(self.budget), initial=round(start), unit="s", disable=quiet, mininterval=5) as bar:
             for stage in stages:
                 rows = max(1, TOKENS_A_STEP // stage.length)
                 source = dataset.batches(stage.folder, rows, TOKENS_A_STEP * 9 // 16, seed=self.progress.step)
-                while self.progress.seconds < stage.until * self.budget:
+                while self.progress.seconds < stage.until * self.budget and not stopped:
                     self._one_step(next(source))
                     bar.n = round(self.progress.seconds)
                     if self.progress.step % 20 == 0:
-                        bar.set_postfix(step=self.progress.step, loss=f"{np.mean(self.losses[-50:]):.4f}", mtok=f"{self.progress.tokens / 1e6:.1f}", length=stage.length)
+                        bar.set_postfix(
+                            step=self.progress.step,
+                            loss=f"{np.mean(self.losses[-50:]):.4f}",
+                            mtok=f"{self.progress.tokens / 1e6:.1f}",
+                            length=stage.length,
+                        )
                     if time.monotonic() - last_save > SAVE_EVERY_SECONDS:
                         self.save()
                         last_save = time.monotonic()
         self.save()
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+        if stopped:
+            raise SystemExit(f"stopped after step {self.progress.step}; the same command goes on from there")
 
     def _one_step(self, batch: dataset.Batch) -> None:
         began = time.monotonic()
         now = jnp.asarray(rate(self.progress, self.budget, self.peak), jnp.float32)
-        self.params, self.state, value = self.step(self.params, self.state, {name: jnp.asarray(part) for name, part in vars(batch).items()}, now)
+        self.params, self.state, value = self.step(
+            self.params, self.state, {name: jnp.asarray(part) for name, part in vars(batch).items()}, now
+        )
         self.losses.append(float(value))
         self.progress.step += 1
         self.progress.tokens += int(np.count_nonzero(batch.segments))
         if self.progress.step > 1:  # the first step compiles
             self.progress.seconds += time.monotonic() - began
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder)

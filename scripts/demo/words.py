@@ -1,3 +1,4 @@
+# ruff: noqa: E501 -- lists of words, filled to the margin of an editor, not of the code
 """Word lists and made-up words that fill the slots of the dialogues."""
 
 FIRST_NAMES = """Ada Adam Ahmed Aisha Alan Alba Alex Alice Amal Amina Amir Amy Ana Anders Andrea Andrew Angela Anita Anna Anton Aria Arjun Arthur
@@ -62,4 +63,31 @@ vikings|pirates|samurai|knights|castles|bridges|trains|bicycles|boats|submarines
 
 ONSETS = """b bl br c ch cl cr d dr f fl fr g gl gr h j k kl kr l m n p pl pr qu r s sc sh sk sl sm sn sp st str sw t th tr tw v w y z""".split()
 VOWELS = "a e i o u a e i o u ai ea ee ia io oa oo ou".split()
-CODAS = ["", "", "", "", "", "n", "r", "l", "s", "m", "t", "d", "k", "x", "nd", "rt", "lm", "ss", "ck", "st", "ng", "rn", "p", "sh", "b", "g"]
+CODAS = [
+    "",
+    "",
+    "",
+    "",
+    "",
+    "n",
+    "r",
+    "l",
+    "s",
+    "m",
+    "t",
+    "d",
+    "k",
+    "x",
+    "nd",
+    "rt",
+    "lm",
+    "ss",
+    "ck",
+    "st",
+    "ng",
+    "rn",
+    "p",
+    "sh",
+    "b",
+    "g",
+]

@@ -4,6 +4,8 @@ from scripts.demo.dialogue import Episode, Exchange, Maker
 from scripts.demo.draw import Draw
 from scripts.demo.words import FIRST_NAMES
 
+NUMBER_WORDS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+eighteen nineteen twenty""".split()
 LEAD = "[||||||||hi, |hey, |please |ok, |so |and |now |quick: ]"
 ASK = "[what is|what's|whats|what does|calculate|compute|how much is|tell me|solve|work out|give me|can you calculate|can you compute|do you know|i need|please compute|what would be|find]"
 ASK_BARE = LEAD + "[" + ASK[1:-1] + "||||]"
@@ -68,9 +70,35 @@ def addition(draw: Draw) -> Episode:
     digits = draw.choice([1, 2, 2, 2, 3, 3, 3, 4])
     a, b = draw.number(digits), draw.number(digits)
     name = draw.choice(FIRST_NAMES)
-    thing = draw.choice(["apples", "books", "coins", "eggs", "stones", "tickets", "pencils", "stamps", "cards", "marbles", "dollars", "euros", "cookies"])
-    wordings = [ASK_BARE + " {a}[+| + | + | plus ]{b}" + END, ASK_BARE + " {a}[+| + | + | plus ]{b}" + END, LEAD + "{a}[+| + | plus ]{b}" + END, LEAD + "[add|sum up|sum|add up] {a} [and|to|+] {b}" + END, ASK_BARE + " the sum of {a} and {b}" + END,
-                LEAD + "{name} has {a} {thing} and gets {b} more. how many [{thing} |][does {name} have|are there|now|in total]?", LEAD + "i have {a} {thing} and [buy|find|get] {b} more. how many [{thing} |][do i have|are there|are that]?", LEAD + "how many are {a} and {b}" + END, "{a} and {b} [together|makes|make]" + END]
+    thing = draw.choice(
+        [
+            "apples",
+            "books",
+            "coins",
+            "eggs",
+            "stones",
+            "tickets",
+            "pencils",
+            "stamps",
+            "cards",
+            "marbles",
+            "dollars",
+            "euros",
+            "cookies",
+        ]
+    )
+    wordings = [
+        ASK_BARE + " {a}[+| + | + | plus ]{b}" + END,
+        ASK_BARE + " {a}[+| + | + | plus ]{b}" + END,
+        LEAD + "{a}[+| + | plus ]{b}" + END,
+        LEAD + "[add|sum up|sum|add up] {a} [and|to|+] {b}" + END,
+        ASK_BARE + " the sum of {a} and {b}" + END,
+        LEAD
+        + "{name} has {a} {thing} and gets {b} more. how many [{thing} |][does {name} have|are there|now|in total]?",
+        LEAD + "i have {a} {thing} and [buy|find|get] {b} more. how many [{thing} |][do i have|are there|are that]?",
+        LEAD + "how many are {a} and {b}" + END,
+        "{a} and {b} [together|makes|make]" + END,
+    ]
     text = " ".join(draw.say(wordings, a=a, b=b, name=name, thing=thing).split())
     return Episode("addition", (Exchange(text, added(a, b), key=f"{a}+{b}" if a > 9 and b > 9 else ""),))
 
@@ -78,21 +106,53 @@ def addition(draw: Draw) -> Episode:
 def subtraction(draw: Draw) -> Episode:
     digits = draw.choice([1, 2, 2, 2, 3, 3])
     a, b = draw.number(digits), draw.number(digits)
-    thing = draw.choice(["apples", "books", "coins", "eggs", "stones", "tickets", "pencils", "stamps", "cards", "marbles", "dollars", "euros", "cookies"])
+    thing = draw.choice(
+        [
+            "apples",
+            "books",
+            "coins",
+            "eggs",
+            "stones",
+            "tickets",
+            "pencils",
+            "stamps",
+            "cards",
+            "marbles",
+            "dollars",
+            "euros",
+            "cookies",
+        ]
+    )
     if a < b and draw.chance(0.8):
         a, b = b, a
-    wordings = [ASK_BARE + " {a}[-| - | - | minus ]{b}" + END, LEAD + "{a}[-| - | minus ]{b}" + END, LEAD + "[subtract|take] {b} from {a}" + END, ASK_BARE + " the difference [of|between] {a} and {b}" + END, LEAD + "{a} [take away|less] {b}" + END]
+    wordings = [
+        ASK_BARE + " {a}[-| - | - | minus ]{b}" + END,
+        LEAD + "{a}[-| - | minus ]{b}" + END,
+        LEAD + "[subtract|take] {b} from {a}" + END,
+        ASK_BARE + " the difference [of|between] {a} and {b}" + END,
+        LEAD + "{a} [take away|less] {b}" + END,
+    ]
     if a >= b:
-        wordings.append(LEAD + "i have {a} {thing} and [give away|lose|sell|eat|spend] {b}. how many [{thing} |][do i have left|are left|remain]?")
+        wordings.append(
+            LEAD
+            + "i have {a} {thing} and [give away|lose|sell|eat|spend] {b}. how many [{thing} |][do i have left|are left|remain]?"
+        )
     text = " ".join(draw.say(wordings, a=a, b=b, thing=thing).split())
     return Episode("subtraction", (Exchange(text, subtracted(a, b), key=f"{a}-{b}" if a > 9 and b > 9 else ""),))
 
 
 def multiplication(draw: Draw) -> Episode:
-    a, b = (draw.integer(0, 12), draw.integer(0, 12)) if draw.chance(0.5) else (draw.integer(10, 999), draw.integer(2, 9))
+    a, b = (
+        (draw.integer(0, 12), draw.integer(0, 12)) if draw.chance(0.5) else (draw.integer(10, 999), draw.integer(2, 9))
+    )
     if a > 12 and draw.chance(0.3):
         a, b = b, a
-    wordings = [ASK_BARE + " {a}[*| * | x | times | times |x]{b}" + END, LEAD + "{a}[*| * | x | times ]{b}" + END, LEAD + "multiply {a} [by|and|with] {b}" + END, ASK_BARE + " the product of {a} and {b}" + END]
+    wordings = [
+        ASK_BARE + " {a}[*| * | x | times | times |x]{b}" + END,
+        LEAD + "{a}[*| * | x | times ]{b}" + END,
+        LEAD + "multiply {a} [by|and|with] {b}" + END,
+        ASK_BARE + " the product of {a} and {b}" + END,
+    ]
     text = " ".join(draw.say(wordings, a=a, b=b).split())
     return Episode("multiplication", (Exchange(text, multiplied(a, b), key=f"{a}x{b}" if max(a, b) > 12 else ""),))
 
@@ -100,9 +160,30 @@ def multiplication(draw: Draw) -> Episode:
 def division(draw: Draw) -> Episode:
     b = draw.integer(2, 9)
     a = b * draw.integer(1, 10) if draw.chance(0.4) else draw.integer(10, 999)
-    wordings = [ASK_BARE + " {a}[/| / | divided by | : | ÷ ]{b}" + END, LEAD + "{a}[/| / | divided by ]{b}" + END, LEAD + "divide {a} by {b}" + END, LEAD + "[share|split] {a} [coins|apples|euros|sweets] among {b} [people|children|friends]" + END]
+    wordings = [
+        ASK_BARE + " {a}[/| / | divided by | : | ÷ ]{b}" + END,
+        LEAD + "{a}[/| / | divided by ]{b}" + END,
+        LEAD + "divide {a} by {b}" + END,
+        LEAD + "[share|split] {a} [coins|apples|euros|sweets] among {b} [people|children|friends]" + END,
+    ]
     text = " ".join(draw.say(wordings, a=a, b=b).split())
     return Episode("division", (Exchange(text, divided(a, b), key=f"{a}/{b}"),))
+
+
+def in_words(draw: Draw) -> Episode:
+    """Small sums asked for in words, answered in figures."""
+    a, b = draw.integer(0, 20), draw.integer(0, 20)
+    sign = draw.choice(["plus", "minus", "times"])
+    answer = (
+        {"plus": added, "minus": subtracted, "times": multiplied}[sign](a, b)
+        if sign != "times" or max(a, b) < 13
+        else added(a, b)
+    )
+    sign = "plus" if sign == "times" and max(a, b) > 12 else sign
+    text = " ".join(
+        draw.say(ASK_BARE + " {a} {sign} {b}" + END, a=NUMBER_WORDS[a], b=NUMBER_WORDS[b], sign=sign).split()
+    )
+    return Episode("addition", (Exchange(text, answer),))
 
 
 def too_hard(draw: Draw) -> Episode:
@@ -113,7 +194,11 @@ def too_hard(draw: Draw) -> Episode:
     elif kind == 1:
         a, b, sign = draw.integer(100, 9999), draw.integer(10, 999), draw.choice(["/", " / ", " divided by "])
     elif kind == 2:
-        a, b, sign = draw.integer(100000, 10**9), draw.integer(1, 10**9), draw.choice(["+", " + ", " plus ", " - ", "-"])
+        a, b, sign = (
+            draw.integer(100000, 10**9),
+            draw.integer(1, 10**9),
+            draw.choice(["+", " + ", " plus ", " - ", "-"]),
+        )
     else:
         a, b, sign = draw.integer(2, 99), draw.integer(2, 20), draw.choice(["^", " to the power of ", "**"])
     text = " ".join(draw.say(ASK_BARE + " {a}{sign}{b}" + END, a=a, b=b, sign=sign).split())
@@ -126,7 +211,18 @@ def comparison(draw: Draw) -> Episode:
     if kind <= 1:
         a, b = draw.number(3), draw.number(3)
         larger = draw.chance(0.6)
-        text = draw.say(LEAD + ("[which is|what is|which number is|what's] [larger|bigger|greater|more]" if larger else "[which is|what is|which number is|what's] [smaller|less|the smaller]") + "[, |: | number, | ]{a} or {b}" + END.replace("| =| = ?|=", ""), a=a, b=b)
+        text = draw.say(
+            LEAD
+            + (
+                "[which is|what is|which number is|what's] [larger|bigger|greater|more]"
+                if larger
+                else "[which is|what is|which number is|what's] [smaller|less|the smaller]"
+            )
+            + "[, |: | number, | ]{a} or {b}"
+            + END.replace("| =| = ?|=", ""),
+            a=a,
+            b=b,
+        )
         value = max(a, b) if larger else min(a, b)
         other = min(a, b) if larger else max(a, b)
         relation = "larger" if larger else "smaller"
@@ -134,20 +230,44 @@ def comparison(draw: Draw) -> Episode:
         exchange = Exchange(text, answer, f"{value}." if a != b else "They are equal.", key=f"{a}?{b}")
     elif kind == 2:
         a = draw.number(3)
-        text = draw.say(LEAD + "[is {a} [even|odd|even or odd|an even number|an odd number]|{a}: even or odd]" + "[?|?|]", a=a)
+        text = draw.say(
+            LEAD + "[is {a} [even|odd|even or odd|an even number|an odd number]|{a}: even or odd]" + "[?|?|]", a=a
+        )
         parity = "even" if a % 2 == 0 else "odd"
         exchange = Exchange(text, f"{a} is {parity}.", f"{parity.capitalize()}.", key=f"parity {a}")
     elif kind == 3:
         a = draw.integer(1, 300)
-        text = draw.say(LEAD + "[what comes after|what number comes after|which number follows|what is the number after|what is the next number after] {a}[?|?|]", a=a)
+        text = draw.say(
+            LEAD
+            + "[what comes after|what number comes after|which number follows|what is the number after|what is the next number after] {a}[?|?|]",
+            a=a,
+        )
         exchange = Exchange(text, f"After {a} comes {a + 1}.", f"{a + 1}.", key=f"after {a}")
     else:
         start, count = draw.choice([1, 1, 1, draw.integer(2, 40)]), draw.integer(3, 12)
         end = start + count - 1
-        text = draw.say(LEAD + ("[count|can you count|please count] [to|up to] {e}" if start == 1 and draw.chance(0.7) else "[count|can you count|list the numbers] from {s} to {e}") + "[?||]", s=start, e=end)
+        text = draw.say(
+            LEAD
+            + (
+                "[count|can you count|please count] [to|up to] {e}"
+                if start == 1 and draw.chance(0.7)
+                else "[count|can you count|list the numbers] from {s} to {e}"
+            )
+            + "[?||]",
+            s=start,
+            e=end,
+        )
         line = ", ".join(map(str, range(start, end + 1))) + "."
         exchange = Exchange(text, line, line)
     return Episode("comparison", (exchange,))
 
 
-MAKERS: list[tuple[float, Maker]] = [(4.0, addition), (2.5, subtraction), (2.0, multiplication), (1.5, division), (0.6, too_hard), (1.2, comparison)]
+MAKERS: list[tuple[float, Maker]] = [
+    (4.0, addition),
+    (2.5, subtraction),
+    (2.0, multiplication),
+    (1.5, division),
+    (0.6, in_words),
+    (0.6, too_hard),
+    (1.2, comparison),
+]

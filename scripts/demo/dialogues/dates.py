@@ -28,18 +28,44 @@ def weekday(draw: Draw) -> Episode:
         after = kind == 0
         other = DAYS[(day + 1) % 7] if after else DAYS[(day - 1) % 7]
         side = "[after|following]" if after else "[before|preceding]"
-        verb = "[comes after|is after|follows|comes next after]" if after else "[comes before|is before|precedes|comes just before]"
-        wordings = [f"{WHICH} [day|weekday|day of the week] {verb} {{d}}", f"[what is|what's|tell me|name] the [day|weekday] {side} {{d}}", f"what {verb} {{d}}", f"the [day|weekday] {side} {{d}}"]
-        wordings.append("if today is {d}, what [day |]is [tomorrow|it tomorrow]" if after else "if today is {d}, what [day |]was [yesterday|it yesterday]")
+        verb = (
+            "[comes after|is after|follows|comes next after]"
+            if after
+            else "[comes before|is before|precedes|comes just before]"
+        )
+        wordings = [
+            f"{WHICH} [day|weekday|day of the week] {verb} {{d}}",
+            f"[what is|what's|tell me|name] the [day|weekday] {side} {{d}}",
+            f"what {verb} {{d}}",
+            f"the [day|weekday] {side} {{d}}",
+        ]
+        wordings.append(
+            "if today is {d}, what [day |]is [tomorrow|it tomorrow]"
+            if after
+            else "if today is {d}, what [day |]was [yesterday|it yesterday]"
+        )
         answer = f"{other} comes after {DAYS[day]}." if after else f"{other} comes before {DAYS[day]}."
         return Episode("dates", (Exchange(draw.say(LEAD + draw.choice(wordings) + END, d=shown), answer, f"{other}."),))
     count = draw.integer(2, 30)
     forward = draw.chance(0.7)
     other = DAYS[(day + count) % 7] if forward else DAYS[(day - count) % 7]
     wordings = (
-        ["[what|which] [day|weekday] is {n} days [after|from] {d}", "if today is {d}, [what|which] day is it in {n} days", "today is {d}. [what|which] day [is it|will it be] in {n} days", "{n} days after {d}", "what is {n} days after {d}", "it's {d}, [what|which] day is it in {n} days"]
+        [
+            "[what|which] [day|weekday] is {n} days [after|from] {d}",
+            "if today is {d}, [what|which] day is it in {n} days",
+            "today is {d}. [what|which] day [is it|will it be] in {n} days",
+            "{n} days after {d}",
+            "what is {n} days after {d}",
+            "it's {d}, [what|which] day is it in {n} days",
+        ]
         if forward
-        else ["[what|which] [day|weekday] [is|was] {n} days before {d}", "if today is {d}, [what|which] day was it {n} days ago", "today is {d}. [what|which] day was it {n} days ago", "{n} days before {d}", "what is {n} days before {d}"]
+        else [
+            "[what|which] [day|weekday] [is|was] {n} days before {d}",
+            "if today is {d}, [what|which] day was it {n} days ago",
+            "today is {d}. [what|which] day was it {n} days ago",
+            "{n} days before {d}",
+            "what is {n} days before {d}",
+        ]
     )
     direction = "after" if forward else "before"
     rest = count % 7
@@ -48,8 +74,19 @@ def weekday(draw: Draw) -> Episode:
     elif rest == 0:
         answer = f"{count} days are {count // 7} weeks, so it is {other}."
     else:
-        answer = f"{count} days are {count // 7} weeks and {rest} days, and {rest} days {direction} {DAYS[day]} is {other}."
-    return Episode("dates", (Exchange(draw.say(LEAD + draw.choice(wordings) + END, d=shown, n=_count(draw, count)), answer, f"{other}." if count < 7 else answer),))
+        answer = (
+            f"{count} days are {count // 7} weeks and {rest} days, and {rest} days {direction} {DAYS[day]} is {other}."
+        )
+    return Episode(
+        "dates",
+        (
+            Exchange(
+                draw.say(LEAD + draw.choice(wordings) + END, d=shown, n=_count(draw, count)),
+                answer,
+                f"{other}." if count < 7 else answer,
+            ),
+        ),
+    )
 
 
 def month(draw: Draw) -> Episode:
@@ -59,27 +96,64 @@ def month(draw: Draw) -> Episode:
     if kind <= 1:
         after = kind == 0
         other = MONTHS[(at + 1) % 12] if after else MONTHS[(at - 1) % 12]
-        verb = "[comes after|is after|follows|comes next after]" if after else "[comes before|is before|precedes|comes just before]"
-        wordings = [f"{WHICH} month {verb} {{m}}", f"[what is|what's|tell me|name] the month {'after' if after else 'before'} {{m}}", f"what {verb} {{m}}"]
+        verb = (
+            "[comes after|is after|follows|comes next after]"
+            if after
+            else "[comes before|is before|precedes|comes just before]"
+        )
+        wordings = [
+            f"{WHICH} month {verb} {{m}}",
+            f"[what is|what's|tell me|name] the month {'after' if after else 'before'} {{m}}",
+            f"what {verb} {{m}}",
+        ]
         answer, brief = (f"{other} comes {'after' if after else 'before'} {MONTHS[at]}.", f"{other}.")
         text = draw.say(LEAD + draw.choice(wordings) + END, m=shown)
     elif kind == 2:
-        text = draw.say(LEAD + "[how many days [has {m}|does {m} have|are in {m}|are there in {m}|in {m}]|what is the [length|number of days] of {m}|how long is {m}|number of days in {m}|days in {m}]" + END, m=shown)
+        text = draw.say(
+            LEAD
+            + "[how many days [has {m}|does {m} have|are in {m}|are there in {m}|in {m}]|what is the [length|number of days] of {m}|how long is {m}|number of days in {m}|days in {m}]"
+            + END,
+            m=shown,
+        )
         answer = f"{MONTHS[at]} has {LENGTHS[at]} days." if at != 1 else "February has 28 days, and 29 in a leap year."
         brief = f"{LENGTHS[at]}." if at != 1 else "28, or 29."
     elif kind == 3:
-        text = draw.say(LEAD + "[which|what] number is [the month |]{m}" + END if draw.chance(0.5) else "[what is|what's] the number of [the month |]{m}" + END, m=shown)
+        text = draw.say(
+            LEAD + "[which|what] number is [the month |]{m}" + END
+            if draw.chance(0.5)
+            else "[what is|what's] the number of [the month |]{m}" + END,
+            m=shown,
+        )
         answer, brief = f"{MONTHS[at]} is month {at + 1}.", f"{at + 1}."
     elif kind == 4:
-        text = draw.say(LEAD + "[which|what|name the|what is the] [month is number|month is the|month number|month has the number] {n}" + END if draw.chance(0.6) else "[month {n}|what is the {o} month|which month is the {o}]" + END, n=at + 1, o=_ordinal(at + 1))
+        text = draw.say(
+            LEAD
+            + "[which|what|name the|what is the] [month is number|month is the|month number|month has the number] {n}"
+            + END
+            if draw.chance(0.6)
+            else "[month {n}|what is the {o} month|which month is the {o}]" + END,
+            n=at + 1,
+            o=_ordinal(at + 1),
+        )
         answer, brief = f"Month {at + 1} is {MONTHS[at]}.", f"{MONTHS[at]}."
     else:
         count, forward = draw.integer(2, 11), draw.chance(0.6)
         other = MONTHS[(at + count) % 12] if forward else MONTHS[(at - count) % 12]
         wordings = (
-            ["[what|which] month is {n} months [after|from] {m}", "it is {m}. [what|which] month [is it|will it be] in {n} months", "{n} months after {m}", "what is {n} months after {m}", "if it is {m} now, what month is it in {n} months"]
+            [
+                "[what|which] month is {n} months [after|from] {m}",
+                "it is {m}. [what|which] month [is it|will it be] in {n} months",
+                "{n} months after {m}",
+                "what is {n} months after {m}",
+                "if it is {m} now, what month is it in {n} months",
+            ]
             if forward
-            else ["[what|which] month [is|was] {n} months before {m}", "it is {m}. [what|which] month was it {n} months ago", "{n} months before {m}", "what is {n} months before {m}"]
+            else [
+                "[what|which] month [is|was] {n} months before {m}",
+                "it is {m}. [what|which] month was it {n} months ago",
+                "{n} months before {m}",
+                "what is {n} months before {m}",
+            ]
         )
         text = draw.say(LEAD + draw.choice(wordings) + END, m=shown, n=_count(draw, count))
         answer, brief = f"{count} months {'after' if forward else 'before'} {MONTHS[at]} is {other}.", f"{other}."
@@ -101,17 +175,48 @@ def date(draw: Draw) -> Episode:
     day = draw.integer(1, LENGTHS[at])
     shown = _cased(draw, MONTHS[at])
     if kind == 0:
-        text = draw.say(LEAD + "[is|was|will] {y} [be |]a leap year" + END if draw.chance(0.7) else "[leap year {y}|{y} leap year|does {y} have 366 days|how many days [has|does] {y} [have|]]" + END, y=year).replace("is {y} be", "is {y}")
-        answer = f"{year} is a leap year: it has 366 days." if leap(year) else f"{year} is not a leap year: it has 365 days."
-        exchange = Exchange(text, answer, ("Yes." if leap(year) else "No.") if "days" not in text else None, key=f"leap {year}")
+        text = draw.say(
+            LEAD + "[is|was|will] {y} [be |]a leap year" + END
+            if draw.chance(0.7)
+            else "[leap year {y}|{y} leap year|does {y} have 366 days|how many days [has|does] {y} [have|]]" + END,
+            y=year,
+        ).replace("is {y} be", "is {y}")
+        answer = (
+            f"{year} is a leap year: it has 366 days." if leap(year) else f"{year} is not a leap year: it has 365 days."
+        )
+        exchange = Exchange(
+            text, answer, ("Yes." if leap(year) else "No.") if "days" not in text else None, key=f"leap {year}"
+        )
     elif kind <= 2:
         styles = [f"{year}-{at + 1:02}-{day:02}"]
-        text = draw.say(LEAD + "[write|spell out|what date is|what is|convert|read|say|put in words][| the date] {d}[| in words| as text| as a date| in full]" + END, d=draw.choice(styles))
-        exchange = Exchange(text, f"It is {day} {MONTHS[at]} {year}.", f"{day} {MONTHS[at]} {year}.", key=f"date {day} {at} {year}")
+        text = draw.say(
+            LEAD
+            + "[write|spell out|what date is|what is|convert|read|say|put in words][| the date] {d}[| in words| as text| as a date| in full]"
+            + END,
+            d=draw.choice(styles),
+        )
+        exchange = Exchange(
+            text, f"It is {day} {MONTHS[at]} {year}.", f"{day} {MONTHS[at]} {year}.", key=f"date {day} {at} {year}"
+        )
     elif kind == 3:
-        spelled = draw.choice([f"{day} {shown} {year}", f"{shown} {day}, {year}", f"{shown} {day} {year}", f"the {_ordinal(day)} of {shown} {year}", f"{_ordinal(day)} {shown} {year}"])
-        text = draw.say(LEAD + "[write|convert|what is|give me|format|put|turn] {d} [as an iso date|in iso format|to iso|in iso|as iso|as yyyy-mm-dd|into iso format|in the iso format]" + END, d=spelled)
-        exchange = Exchange(text, f"It is {year}-{at + 1:02}-{day:02}.", f"{year}-{at + 1:02}-{day:02}.", key=f"iso {day} {at} {year}")
+        spelled = draw.choice(
+            [
+                f"{day} {shown} {year}",
+                f"{shown} {day}, {year}",
+                f"{shown} {day} {year}",
+                f"the {_ordinal(day)} of {shown} {year}",
+                f"{_ordinal(day)} {shown} {year}",
+            ]
+        )
+        text = draw.say(
+            LEAD
+            + "[write|convert|what is|give me|format|put|turn] {d} [as an iso date|in iso format|to iso|in iso|as iso|as yyyy-mm-dd|into iso format|in the iso format]"
+            + END,
+            d=spelled,
+        )
+        exchange = Exchange(
+            text, f"It is {year}-{at + 1:02}-{day:02}.", f"{year}-{at + 1:02}-{day:02}.", key=f"iso {day} {at} {year}"
+        )
     else:
         after = draw.chance(0.6)
         if after:
@@ -119,10 +224,19 @@ def date(draw: Draw) -> Episode:
             other = (1, MONTHS[(at + 1) % 12]) if last else (day + 1, MONTHS[at])
         else:
             other = (LENGTHS[at - 1], MONTHS[at - 1]) if day == 1 else (day - 1, MONTHS[at])
-        spelled = draw.choice([f"{day} {shown}", f"{shown} {day}", f"the {_ordinal(day)} of {shown}", f"{_ordinal(day)} {shown}"])
+        spelled = draw.choice(
+            [f"{day} {shown}", f"{shown} {day}", f"the {_ordinal(day)} of {shown}", f"{_ordinal(day)} {shown}"]
+        )
         side = "after" if after else "before"
-        text = draw.say(LEAD + f"[[what|which] [date|day] [is|comes] {side} {{d}}|what is the [date|day] {side} {{d}}|the day {side} {{d}}]" + END, d=spelled)
-        exchange = Exchange(text, f"The day {side} {day} {MONTHS[at]} is {other[0]} {other[1]}.", f"{other[0]} {other[1]}.")
+        text = draw.say(
+            LEAD
+            + f"[[what|which] [date|day] [is|comes] {side} {{d}}|what is the [date|day] {side} {{d}}|the day {side} {{d}}]"
+            + END,
+            d=spelled,
+        )
+        exchange = Exchange(
+            text, f"The day {side} {day} {MONTHS[at]} is {other[0]} {other[1]}.", f"{other[0]} {other[1]}."
+        )
     return Episode("dates", (exchange,))
 
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 
 from scripts.demo.dialogue import Episode, Exchange, Maker
+from scripts.demo.dialogues.attributes import clock, day
 from scripts.demo.draw import Draw
-from scripts.demo.dialogues.passages import clock, day
 from scripts.demo.words import COLOURS, JOBS
 
 Value = str | int | None
@@ -16,17 +16,32 @@ def _email(draw: Draw) -> str:
 
 
 PERSON: dict[str, tuple[Callable[[Draw], Value], tuple[str, ...]]] = {
-    "name": (lambda d: d.full_name() if d.chance(0.6) else d.first_name(), ("My name is {v}", "I am {v}", "This is {v}", "Name: {v}", "{v} here", "The customer is {v}")),
+    "name": (
+        lambda d: d.full_name() if d.chance(0.6) else d.first_name(),
+        ("My name is {v}", "I am {v}", "This is {v}", "Name: {v}", "{v} here", "The customer is {v}"),
+    ),
     "age": (lambda d: d.integer(3, 99), ("I am {v} years old", "age {v}", "{v} years old", "Age: {v}")),
     "city": (Draw.place, ("I live in {v}", "from {v}", "City: {v}", "my home is in {v}", "based in {v}")),
     "job": (lambda d: d.choice(JOBS), ("I work as a {v}", "I am a {v} by trade", "Job: {v}", "my job is {v}")),
     "email": (_email, ("my email is {v}", "write to {v}", "Email: {v}", "mail me at {v}")),
-    "phone": (lambda d: str(d.integer(10000, 9999999)), ("call me on {v}", "my phone number is {v}", "Phone: {v}", "tel. {v}")),
-    "company": (lambda d: d.word().capitalize(), ("I work for {v}", "Company: {v}", "I am with {v}", "my company is {v}")),
+    "phone": (
+        lambda d: str(d.integer(10000, 9999999)),
+        ("call me on {v}", "my phone number is {v}", "Phone: {v}", "tel. {v}"),
+    ),
+    "company": (
+        lambda d: d.word().capitalize(),
+        ("I work for {v}", "Company: {v}", "I am with {v}", "my company is {v}"),
+    ),
 }
 ORDER: dict[str, tuple[Callable[[Draw], Value], tuple[str, ...]]] = {
-    "product": (lambda d: f"{d.choice(COLOURS)} {d.thing()}" if d.chance(0.4) else d.thing(), ("I would like to order a {v}", "Product: {v}", "the item is a {v}", "for a {v}")),
-    "quantity": (lambda d: d.integer(1, 99), ("the quantity is {v}", "Quantity: {v}", "I need {v} of them", "{v} pieces")),
+    "product": (
+        lambda d: f"{d.choice(COLOURS)} {d.thing()}" if d.chance(0.4) else d.thing(),
+        ("I would like to order a {v}", "Product: {v}", "the item is a {v}", "for a {v}"),
+    ),
+    "quantity": (
+        lambda d: d.integer(1, 99),
+        ("the quantity is {v}", "Quantity: {v}", "I need {v} of them", "{v} pieces"),
+    ),
     "price": (lambda d: d.number(4), ("the price is {v} euros", "Price: {v}", "it costs {v} dollars", "at {v} euros")),
     "customer": (lambda d: d.full_name(), ("the customer is {v}", "Customer: {v}", "ordered by {v}", "for {v}")),
     "date": (day, ("on {v}", "Date: {v}", "the date is {v}", "it was sent on {v}")),
@@ -34,7 +49,10 @@ ORDER: dict[str, tuple[Callable[[Draw], Value], tuple[str, ...]]] = {
     "city": (Draw.place, ("deliver it to {v}", "City: {v}", "ship to {v}", "it goes to {v}")),
 }
 MEETING: dict[str, tuple[Callable[[Draw], Value], tuple[str, ...]]] = {
-    "title": (lambda d: f"{d.word()} {d.choice(['meeting', 'review', 'call', 'lunch', 'workshop'])}", ("the {v} is planned", "Title: {v}", "we have the {v}", "come to the {v}")),
+    "title": (
+        lambda d: f"{d.word()} {d.choice(['meeting', 'review', 'call', 'lunch', 'workshop'])}",
+        ("the {v} is planned", "Title: {v}", "we have the {v}", "come to the {v}"),
+    ),
     "date": (day, ("on {v}", "Date: {v}", "it takes place on {v}")),
     "time": (clock, ("at {v}", "Time: {v}", "it starts at {v}")),
     "place": (Draw.place, ("in {v}", "Place: {v}", "we meet in {v}")),
@@ -42,10 +60,23 @@ MEETING: dict[str, tuple[Callable[[Draw], Value], tuple[str, ...]]] = {
     "guests": (lambda d: d.integer(2, 300), ("{v} guests will come", "Guests: {v}", "we expect {v} guests")),
 }
 ASK = [
-    "[Extract|Get|Find|Pull out] {f} [as JSON|in JSON|into JSON|and return JSON][:| from this text:| from:] {t}", "[Extract|Get|Give me] {f} as JSON from[:| this text:| the text:|\n]{t}", "{t}\n\n[Extract|Return|Give me|Get] {f} as JSON.", "Return a JSON object with [the keys|the fields|keys|] {f}[:| for:| from:] {t}", "[extract|get|return] json with {f}: {t}",
-    "[Turn|Convert|Put] this [into|to] JSON with [keys|fields] {f}: {t}", "Text: {t}\nFields: {f}\nJSON:", "Fields: {f}\nText: {t}", "{t} [Write|Give] {f} as JSON.", "JSON with {f}: {t}",
+    "[Extract|Get|Find|Pull out] {f} [as JSON|in JSON|into JSON|and return JSON][:| from this text:| from:] {t}",
+    "[Extract|Get|Give me] {f} as JSON from[:| this text:| the text:|\n]{t}",
+    "{t}\n\n[Extract|Return|Give me|Get] {f} as JSON.",
+    "Return a JSON object with [the keys|the fields|keys|] {f}[:| for:| from:] {t}",
+    "[extract|get|return] json with {f}: {t}",
+    "[Turn|Convert|Put] this [into|to] JSON with [keys|fields] {f}: {t}",
+    "Text: {t}\nFields: {f}\nJSON:",
+    "Fields: {f}\nText: {t}",
+    "{t} [Write|Give] {f} as JSON.",
+    "JSON with {f}: {t}",
 ]
-SYSTEM = ["Extract {f} from the user's text as JSON.", "Return a JSON object with the keys {f}.", "You extract data. Answer in JSON with {f}.", "Answer only with JSON. Fields: {f}."]
+SYSTEM = [
+    "Extract {f} from the user's text as JSON.",
+    "Return a JSON object with the keys {f}.",
+    "You extract data. Answer in JSON with {f}.",
+    "Answer only with JSON. Fields: {f}.",
+]
 
 
 def _listed(draw: Draw, keys: list[str]) -> str:
@@ -63,8 +94,21 @@ def _record(draw: Draw) -> tuple[str, dict[str, Value]]:
         values: dict[str, Value] = {}
         parts = []
         for key in keys:
-            values[key] = draw.choice([draw.first_name, draw.place, lambda: draw.number(4), draw.word, lambda: draw.integer(0, 99), draw.full_name])()
-            parts.append(draw.choice(["The {k} is {v}", "{k}: {v}", "the {k} was {v}", "its {k} is {v}"]).format(k=key, v=values[key]))
+            values[key] = draw.choice(
+                [
+                    draw.first_name,
+                    draw.place,
+                    lambda: draw.number(4),
+                    draw.word,
+                    lambda: draw.integer(0, 99),
+                    draw.full_name,
+                ]
+            )()
+            parts.append(
+                draw.choice(["The {k} is {v}", "{k}: {v}", "the {k} was {v}", "its {k} is {v}"]).format(
+                    k=key, v=values[key]
+                )
+            )
     else:
         table = draw.choice([PERSON, PERSON, ORDER, MEETING])
         keys = draw.sample(list(table), draw.integer(1, min(5, len(table))))
@@ -85,7 +129,9 @@ def extraction(draw: Draw) -> Episode:
     answer = json.dumps({key: values.get(key) for key in keys}, ensure_ascii=False)
     fields = _listed(draw, keys)
     if draw.chance(0.25):
-        return Episode("json", (Exchange(text, answer, key="", fixed=True),), system=draw.choice(SYSTEM).format(f=fields))
+        return Episode(
+            "json", (Exchange(text, answer, key="", fixed=True),), system=draw.choice(SYSTEM).format(f=fields)
+        )
     return Episode("json", (Exchange(draw.say(ASK, noise=False, f=fields, t=text), answer, key="", fixed=True),))
 
 

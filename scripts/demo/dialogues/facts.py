@@ -1,151 +1,26 @@
 """Tables of facts: countries, elements, planets, animals, opposites and a few single ones; and names that are in no table."""
 
 from scripts.demo.dialogue import Episode, Exchange, Maker
+from scripts.demo.dialogues.tables import (
+    ALIASES,
+    COUNTRIES,
+    ELEMENT,
+    LEGS,
+    OPPOSITES,
+    ORDINALS,
+    PAST,
+    PLANETS,
+    PLURALS,
+    SIDES,
+    SINGLE,
+    SOUNDS,
+    YOUNG,
+)
 from scripts.demo.draw import Draw
-
-# country: capital, currency, continent, language
-COUNTRIES = {
-    line.split(":")[0]: tuple(line.split(":")[1].split(","))
-    for line in """France:Paris,euro,Europe,French
-Germany:Berlin,euro,Europe,German
-Italy:Rome,euro,Europe,Italian
-Spain:Madrid,euro,Europe,Spanish
-Portugal:Lisbon,euro,Europe,Portuguese
-Austria:Vienna,euro,Europe,German
-Greece:Athens,euro,Europe,Greek
-Ireland:Dublin,euro,Europe,English
-Finland:Helsinki,euro,Europe,Finnish
-the Netherlands:Amsterdam,euro,Europe,Dutch
-Estonia:Tallinn,euro,Europe,Estonian
-Latvia:Riga,euro,Europe,Latvian
-Lithuania:Vilnius,euro,Europe,Lithuanian
-Croatia:Zagreb,euro,Europe,Croatian
-Slovakia:Bratislava,euro,Europe,Slovak
-Slovenia:Ljubljana,euro,Europe,Slovene
-Sweden:Stockholm,krona,Europe,Swedish
-Norway:Oslo,krone,Europe,Norwegian
-Denmark:Copenhagen,krone,Europe,Danish
-Iceland:Reykjavik,krona,Europe,Icelandic
-Poland:Warsaw,zloty,Europe,Polish
-Hungary:Budapest,forint,Europe,Hungarian
-Romania:Bucharest,leu,Europe,Romanian
-Ukraine:Kyiv,hryvnia,Europe,Ukrainian
-Russia:Moscow,ruble,Europe,Russian
-Serbia:Belgrade,dinar,Europe,Serbian
-Albania:Tirana,lek,Europe,Albanian
-England:London,pound,Europe,English
-the United Kingdom:London,pound,Europe,English
-Turkey:Ankara,lira,Asia,Turkish
-Japan:Tokyo,yen,Asia,Japanese
-China:Beijing,yuan,Asia,Chinese
-India:New Delhi,rupee,Asia,Hindi
-Pakistan:Islamabad,rupee,Asia,Urdu
-Bangladesh:Dhaka,taka,Asia,Bengali
-Nepal:Kathmandu,rupee,Asia,Nepali
-South Korea:Seoul,won,Asia,Korean
-North Korea:Pyongyang,won,Asia,Korean
-Vietnam:Hanoi,dong,Asia,Vietnamese
-Thailand:Bangkok,baht,Asia,Thai
-Indonesia:Jakarta,rupiah,Asia,Indonesian
-Malaysia:Kuala Lumpur,ringgit,Asia,Malay
-the Philippines:Manila,peso,Asia,Filipino
-Mongolia:Ulaanbaatar,tugrik,Asia,Mongolian
-Iran:Tehran,rial,Asia,Persian
-Iraq:Baghdad,dinar,Asia,Arabic
-Syria:Damascus,pound,Asia,Arabic
-Lebanon:Beirut,pound,Asia,Arabic
-Jordan:Amman,dinar,Asia,Arabic
-Saudi Arabia:Riyadh,riyal,Asia,Arabic
-Qatar:Doha,riyal,Asia,Arabic
-Georgia:Tbilisi,lari,Asia,Georgian
-Armenia:Yerevan,dram,Asia,Armenian
-Egypt:Cairo,pound,Africa,Arabic
-Morocco:Rabat,dirham,Africa,Arabic
-Algeria:Algiers,dinar,Africa,Arabic
-Tunisia:Tunis,dinar,Africa,Arabic
-Libya:Tripoli,dinar,Africa,Arabic
-Nigeria:Abuja,naira,Africa,English
-Ghana:Accra,cedi,Africa,English
-Kenya:Nairobi,shilling,Africa,Swahili
-Uganda:Kampala,shilling,Africa,English
-Ethiopia:Addis Ababa,birr,Africa,Amharic
-Senegal:Dakar,franc,Africa,French
-Angola:Luanda,kwanza,Africa,Portuguese
-Zambia:Lusaka,kwacha,Africa,English
-the United States:Washington,dollar,North America,English
-Canada:Ottawa,dollar,North America,English
-Mexico:Mexico City,peso,North America,Spanish
-Cuba:Havana,peso,North America,Spanish
-Jamaica:Kingston,dollar,North America,English
-Guatemala:Guatemala City,quetzal,North America,Spanish
-Costa Rica:San Jose,colon,North America,Spanish
-Brazil:Brasilia,real,South America,Portuguese
-Argentina:Buenos Aires,peso,South America,Spanish
-Chile:Santiago,peso,South America,Spanish
-Peru:Lima,sol,South America,Spanish
-Colombia:Bogota,peso,South America,Spanish
-Ecuador:Quito,dollar,South America,Spanish
-Uruguay:Montevideo,peso,South America,Spanish
-Paraguay:Asuncion,guarani,South America,Spanish
-Australia:Canberra,dollar,Oceania,English
-New Zealand:Wellington,dollar,Oceania,English
-Fiji:Suva,dollar,Oceania,English""".splitlines()
-}
-ALIASES = {"the United States": ["the USA", "the US", "America", "USA"], "the United Kingdom": ["the UK", "Britain", "Great Britain", "UK"], "the Netherlands": ["Holland"]}
-ELEMENTS = """hydrogen H,helium He,lithium Li,beryllium Be,boron B,carbon C,nitrogen N,oxygen O,fluorine F,neon Ne,sodium Na,magnesium Mg,aluminium Al,silicon Si,
-phosphorus P,sulfur S,chlorine Cl,argon Ar,potassium K,calcium Ca,scandium Sc,titanium Ti,vanadium V,chromium Cr,manganese Mn,iron Fe,cobalt Co,nickel Ni,copper Cu,
-zinc Zn,gallium Ga,germanium Ge,arsenic As,selenium Se,bromine Br,krypton Kr,silver Ag 47,tin Sn 50,iodine I 53,platinum Pt 78,gold Au 79,mercury Hg 80,lead Pb 82,
-uranium U 92""".replace("\n", "").split(",")
-ELEMENT = {item.split()[0]: (item.split()[1], int((item.split() + [str(index + 1)])[2])) for index, item in enumerate(ELEMENTS)}
-PLANETS = "Mercury Venus Earth Mars Jupiter Saturn Uranus Neptune".split()
-ORDINALS = "first second third fourth fifth sixth seventh eighth".split()
-YOUNG = dict(pair.split("/") for pair in "dog/puppy cat/kitten cow/calf horse/foal sheep/lamb goat/kid pig/piglet hen/chick duck/duckling goose/gosling bear/cub lion/cub fox/cub wolf/pup frog/tadpole swan/cygnet deer/fawn kangaroo/joey elephant/calf owl/owlet eagle/eaglet whale/calf seal/pup".split())
-OPPOSITES = dict(pair.split("/") for pair in """hot/cold big/small tall/short fast/slow open/closed day/night up/down left/right happy/sad old/new rich/poor hard/soft wet/dry light/dark
-early/late full/empty high/low long/short near/far good/bad black/white strong/weak loud/quiet clean/dirty heavy/light thick/thin wide/narrow deep/shallow true/false begin/end win/lose
-buy/sell push/pull in/out on/off first/last inside/outside love/hate sweet/sour young/old easy/difficult sharp/blunt smooth/rough north/south east/west before/after above/below
-always/never give/take alive/dead brave/cowardly""".split())
-PLURALS = dict(pair.split("/") for pair in "mouse/mice goose/geese child/children man/men woman/women foot/feet tooth/teeth ox/oxen sheep/sheep leaf/leaves knife/knives wolf/wolves city/cities box/boxes baby/babies person/people fish/fish cactus/cacti shelf/shelves potato/potatoes dog/dogs cat/cats bus/buses".split())
-PAST = dict(pair.split("/") for pair in "go/went eat/ate see/saw take/took run/ran write/wrote give/gave come/came make/made think/thought buy/bought bring/brought speak/spoke drink/drank swim/swam sing/sang fly/flew know/knew begin/began find/found sleep/slept teach/taught catch/caught walk/walked play/played".split())
-LEGS = {"spider": 8, "dog": 4, "cat": 4, "ant": 6, "bee": 6, "bird": 2, "horse": 4, "octopus": 8, "snake": 0, "cow": 4, "hen": 2, "crab": 10, "beetle": 6, "human": 2, "frog": 4}
-SIDES = {"triangle": 3, "square": 4, "rectangle": 4, "pentagon": 5, "hexagon": 6, "heptagon": 7, "octagon": 8, "decagon": 10, "circle": 0, "cube": 6}
-SOUNDS = dict(pair.split("/") for pair in "dog/woof cat/meow cow/moo sheep/baa duck/quack pig/oink hen/cluck owl/hoot lion/roar snake/hiss frog/croak bee/buzz horse/neigh mouse/squeak".split())
 
 LEAD = "[||||||||hi, |hello, |hey, |please |ok, |so |and |well, |now |quick question: ]"
 WHAT = "[what is|what's|whats|tell me|do you know|give me|can you tell me|name|could you tell me|i want to know|i need|say|please tell me|i'd like to know|remind me of]"
 END = "[?|?|?|| please?| please]"
-
-SINGLE = [
-    ("The largest ocean is the Pacific.", "The Pacific.", "[what is|what's|which is|name] the [largest|biggest] ocean", "[what|which] ocean is the [largest|biggest]"),
-    ("The highest mountain is Mount Everest.", "Mount Everest.", "[what is|what's|which is|name] the [highest|tallest|biggest] mountain [|in the world|on earth]", "[what|which] mountain is the [highest|tallest]"),
-    ("The longest river is the Nile.", "The Nile.", "[what is|what's|which is|name] the longest river [|in the world|on earth]", "[what|which] river is the longest"),
-    ("The largest animal is the blue whale.", "The blue whale.", "[what is|what's|which is|name] the [largest|biggest] animal [|in the world|on earth]", "[what|which] animal is the [largest|biggest]"),
-    ("The fastest land animal is the cheetah.", "The cheetah.", "[what is|what's|which is|name] the fastest [land animal|animal|animal on land]", "[what|which] animal is the fastest"),
-    ("The tallest animal is the giraffe.", "The giraffe.", "[what is|what's|which is|name] the tallest animal [|in the world|on earth]", "[what|which] animal is the tallest"),
-    ("Water boils at 100 degrees Celsius.", "100 degrees Celsius.", "[when|at what temperature|at which temperature] does water boil", "[what is|what's] the boiling point of water", "how hot is boiling water"),
-    ("Water freezes at 0 degrees Celsius.", "0 degrees Celsius.", "[when|at what temperature|at which temperature] does water freeze", "[what is|what's] the freezing point of water"),
-    ("There are seven continents.", "Seven.", "how many continents are there", "[what is|what's] the number of continents"),
-    ("The continents are Africa, Antarctica, Asia, Europe, North America, Oceania and South America.", "Africa, Antarctica, Asia, Europe, North America, Oceania, South America.", "[what are|name|list|tell me] the [continents|seven continents]", "which continents are there"),
-    ("There are eight planets.", "Eight.", "how many planets are there [|in the solar system]", "[what is|what's] the number of planets"),
-    ("The planets are Mercury, Venus, Earth, Mars, Jupiter, Saturn, Uranus and Neptune.", "Mercury, Venus, Earth, Mars, Jupiter, Saturn, Uranus, Neptune.", "[what are|name|list|tell me] the [planets|eight planets] [|of the solar system]", "which planets are there"),
-    ("The largest planet is Jupiter.", "Jupiter.", "[what is|what's|which is|name] the [largest|biggest] planet", "[what|which] planet is the [largest|biggest]"),
-    ("The smallest planet is Mercury.", "Mercury.", "[what is|what's|which is|name] the smallest planet", "[what|which] planet is the smallest"),
-    ("The largest country is Russia.", "Russia.", "[what is|what's|which is|name] the [largest|biggest] country [|in the world|on earth]", "[what|which] country is the [largest|biggest]"),
-    ("The smallest country is Vatican City.", "Vatican City.", "[what is|what's|which is|name] the smallest country [|in the world|on earth]", "[what|which] country is the smallest"),
-    ("The largest continent is Asia.", "Asia.", "[what is|what's|which is|name] the [largest|biggest] continent", "[what|which] continent is the [largest|biggest]"),
-    ("A rainbow has seven colours: red, orange, yellow, green, blue, indigo and violet.", "Red, orange, yellow, green, blue, indigo, violet.", "[what are|name|list] the [colours|colors] of [the|a] rainbow", "how many [colours|colors] [has|does] a rainbow [have|]", "which [colours|colors] are in a rainbow"),
-    ("The formula of water is H2O.", "H2O.", "[what is|what's] the [formula|chemical formula] [of|for] water", "what is water made of", "what is h2o"),
-    ("The sky is blue.", "Blue.", "what [colour|color] is the sky"), ("Grass is green.", "Green.", "what [colour|color] is grass"), ("Snow is white.", "White.", "what [colour|color] is snow"),
-    ("Blood is red.", "Red.", "what [colour|color] is blood"), ("A banana is yellow.", "Yellow.", "what [colour|color] is a banana"),
-    ("The primary colours are red, yellow and blue.", "Red, yellow, blue.", "[what are|name] the primary [colours|colors]"),
-    ("Red and yellow make orange.", "Orange.", "what do [red and yellow|yellow and red] make", "mix [red and yellow|yellow and red]"), ("Blue and yellow make green.", "Green.", "what do [blue and yellow|yellow and blue] make", "mix [blue and yellow|yellow and blue]"), ("Red and blue make purple.", "Purple.", "what do [red and blue|blue and red] make", "mix [red and blue|blue and red]"),
-    ("There are 26 letters in the alphabet.", "26.", "how many letters [are in the alphabet|does the alphabet have|are there in the alphabet|are there]"), ("The vowels are a, e, i, o and u.", "a, e, i, o, u.", "[what are|name|list] the vowels", "which letters are vowels"),
-    ("The alphabet is a b c d e f g h i j k l m n o p q r s t u v w x y z.", "a b c d e f g h i j k l m n o p q r s t u v w x y z", "[say|recite|write|give me|list|what is] the alphabet", "[say|do you know|tell me] [the|your] abc"),
-    ("Light travels at about 300,000 kilometres a second.", "300,000 km/s.", "how fast [is light|does light travel]", "[what is|what's] the speed of light"),
-    ("The Earth has one moon.", "One.", "how many moons does [the earth|earth] have"), ("The closest star is the Sun.", "The Sun.", "[what is|what's|which is] the [closest|nearest] star"),
-    ("The opposite of yes is no.", "No.", "[what is|what's] the opposite of yes"), ("A year has four seasons: spring, summer, autumn and winter.", "Spring, summer, autumn, winter.", "[what are|name|list] the [four |]seasons", "how many seasons [are there|has a year|does a year have]"),
-    ("There are 8 bits in a byte.", "8.", "how many bits [are in a byte|does a byte have|are there in a byte|in a byte]"), ("There are 1024 bytes in a kibibyte.", "1024.", "how many bytes [are in|in] a kibibyte"),
-    ("The four directions are north, east, south and west.", "North, east, south, west.", "[what are|name] the [four |]directions", "[what are|name] the [cardinal|compass] directions"),
-]
 
 
 def bare(country: str) -> str:
@@ -164,23 +39,68 @@ def country(draw: Draw) -> Episode:
     bare_place = _cased(draw, bare(shown))
     kind = draw.rng.choices(range(5), (5, 2, 2, 2, 2))[0]
     if kind == 0:
-        wordings = [WHAT + " the capital [of|of|of|city of|for] {place}", "[what|which] [city|town] is the capital of {place}", "{bare}'s capital", "capital of {place}", "{bare} capital", "[what's|what is|whats|tell me] {bare}'s capital", "[where is|what is] the capital of {place}", "the capital of {place} is", "and {place}", "the capital of {place}", "and the capital of {place}", "how about [the capital of |]{place}", "what about [the capital of |]{place}", "[what is|what's] the capital [city |]in {place}"]
+        wordings = [
+            WHAT + " the capital [of|of|of|city of|for] {place}",
+            "[what|which] [city|town] is the capital of {place}",
+            "{bare}'s capital",
+            "capital of {place}",
+            "{bare} capital",
+            "[what's|what is|whats|tell me] {bare}'s capital",
+            "[where is|what is] the capital of {place}",
+            "the capital of {place} is",
+            "and {place}",
+            "the capital of {place}",
+            "and the capital of {place}",
+            "how about [the capital of |]{place}",
+            "what about the capital of {place}",
+            "[what is|what's] the capital [city |]in {place}",
+        ]
         wordings = [item for item in wordings if item not in ("and {place}", "how about [the capital of |]{place}")]
         answer, brief = f"The capital of {name} is {capital}.", f"{capital}."
     elif kind == 1:
-        wordings = [WHAT + " the [currency|money] [of|in|used in] {place}", "[what|which] [currency|money] [is used|do they use|do people use|is there|does one need] in {place}", "currency of {place}", "{bare}'s currency", "what do [they|people|you] pay with in {place}", "how do [people|i] pay in {place}"]
+        wordings = [
+            WHAT + " the [currency|money] [of|in|used in] {place}",
+            "[what|which] [currency|money] [is used|do they use|do people use|is there|does one need] in {place}",
+            "currency of {place}",
+            "{bare}'s currency",
+            "what do [they|people|you] pay with in {place}",
+            "how do [people|i] pay in {place}",
+        ]
         answer, brief = f"The currency of {name} is the {currency}.", f"The {currency}."
     elif kind == 2:
-        wordings = ["[what|which] continent is {place} [in|on|part of]", "on [what|which] continent is {place}", WHAT + " the continent of {place}", "continent of {place}", "where [in the world |]is {place}", "where on earth is {place}", "in [what|which] part of the world is {place}", "[what|which] continent does {place} belong to"]
+        wordings = [
+            "[what|which] continent is {place} [in|on|part of]",
+            "on [what|which] continent is {place}",
+            WHAT + " the continent of {place}",
+            "continent of {place}",
+            "where [in the world |]is {place}",
+            "where on earth is {place}",
+            "in [what|which] part of the world is {place}",
+            "[what|which] continent does {place} belong to",
+        ]
         answer, brief = f"{name[0].upper()}{name[1:]} is in {continent}.", f"{continent}."
     elif kind == 3:
-        wordings = ["[what|which] language [is spoken|do they speak|do people speak|is used|does one speak] in {place}", WHAT + " the [language|main language|official language] [of|in|spoken in] {place}", "language of {place}", "what do [they|people] speak in {place}", "{bare}'s language"]
+        wordings = [
+            "[what|which] language [is spoken|do they speak|do people speak|is used|does one speak] in {place}",
+            WHAT + " the [language|main language|official language] [of|in|spoken in] {place}",
+            "language of {place}",
+            "what do [they|people] speak in {place}",
+            "{bare}'s language",
+        ]
         answer, brief = f"The language of {name} is {language}.", f"{language}."
     else:
         if capital == "London":
             name = "the United Kingdom"
         place = _cased(draw, capital)
-        wordings = ["{place} is the capital of [what|which|what country|which country]", "[what|which] country [is {place} the capital of|has the capital {place}|has {place} as its capital]", "of [what|which] country is {place} the capital", "[what|which] country's capital is {place}", "[what|which] country is {place} in", "in [what|which] country is {place}", "where is {place}"]
+        wordings = [
+            "{place} is the capital of [what|which|what country|which country]",
+            "[what|which] country [is {place} the capital of|has the capital {place}|has {place} as its capital]",
+            "of [what|which] country is {place} the capital",
+            "[what|which] country's capital is {place}",
+            "[what|which] country is {place} in",
+            "in [what|which] country is {place}",
+            "where is {place}",
+        ]
         answer, brief = f"{capital} is the capital of {name}.", f"{name[0].upper()}{name[1:]}."
     text = draw.say(LEAD + draw.choice(wordings) + END, place=place, bare=bare_place)
     return Episode("facts", (Exchange(text, answer, brief),))
@@ -191,16 +111,45 @@ def element(draw: Draw) -> Episode:
     symbol, number = ELEMENT[name]
     kind = draw.rng.choices(range(4), (4, 3, 3, 1))[0]
     if kind == 0:
-        wordings = [WHAT + " the [symbol|chemical symbol|element symbol] [of|for] {name}", "symbol [of|for] {name}", "[what|which] symbol [does|has] {name} [have|]", "[what|which] is {name}'s symbol", "{name} symbol", "chemical symbol [of|for] {name}", "how is {name} written in chemistry"]
+        wordings = [
+            WHAT + " the [symbol|chemical symbol|element symbol] [of|for] {name}",
+            "symbol [of|for] {name}",
+            "[what|which] symbol [does|has] {name} [have|]",
+            "[what|which] is {name}'s symbol",
+            "{name} symbol",
+            "chemical symbol [of|for] {name}",
+            "how is {name} written in chemistry",
+        ]
         answer, brief = f"The symbol of {name} is {symbol}.", f"{symbol}."
     elif kind == 1:
-        wordings = [WHAT + " the [atomic number|number|element number] of {name}", "atomic number of {name}", "[what|which] [atomic number|number] [does|has] {name} [have|]", "how many protons [has|does] {name} [have|]", "{name}'s atomic number", "{name} atomic number", "[what|which] number is {name} [in the periodic table|]"]
+        wordings = [
+            WHAT + " the [atomic number|number|element number] of {name}",
+            "atomic number of {name}",
+            "[what|which] [atomic number|number] [does|has] {name} [have|]",
+            "how many protons [has|does] {name} [have|]",
+            "{name}'s atomic number",
+            "{name} atomic number",
+            "[what|which] number is {name} [in the periodic table|]",
+        ]
         answer, brief = f"The atomic number of {name} is {number}.", f"{number}."
     elif kind == 2:
-        wordings = ["[what|which] element [has the symbol|is|has symbol] {symbol}", "what does {symbol} stand for [in chemistry|]", "{symbol} is the symbol of [what|which element]", "[what|which] element is [written|called] {symbol}", "name the element {symbol}", "element with [the|] symbol {symbol}", "what is {symbol} in the periodic table"]
+        wordings = [
+            "[what|which] element [has the symbol|is|has symbol] {symbol}",
+            "what does {symbol} stand for [in chemistry|]",
+            "{symbol} is the symbol of [what|which element]",
+            "[what|which] element is [written|called] {symbol}",
+            "name the element {symbol}",
+            "element with [the|] symbol {symbol}",
+            "what is {symbol} in the periodic table",
+        ]
         answer, brief = f"{symbol} is {name}.", f"{name.capitalize()}."
     else:
-        wordings = ["[what|which] element [has|is] [atomic number|number] {number}", "element [number|] {number}", "[what|which] is element number {number}", "[what|which] element has {number} protons"]
+        wordings = [
+            "[what|which] element [has|is] [atomic number|number] {number}",
+            "element [number|] {number}",
+            "[what|which] is element number {number}",
+            "[what|which] element has {number} protons",
+        ]
         answer, brief = f"Element {number} is {name}.", f"{name.capitalize()}."
     text = draw.say(LEAD + draw.choice(wordings) + END, name=name, symbol=symbol, number=number)
     return Episode("facts", (Exchange(text, answer, brief, key=f"{text.lower()}" if kind != 2 else None),))
@@ -211,68 +160,182 @@ def word_table(draw: Draw) -> Episode:
     if kind == 0:
         young = draw.choice(list(YOUNG))
         article = "an" if young[0] in "aeiou" else "a"
-        text = draw.say(LEAD + "[" + WHAT[1:-1] + "] [the young of|the name of the young of|the word for a young|a baby|a young|the baby of] {article} {x}" + END, x=young, article=article)
-        text = text.replace(f"baby {article} {young}", f"baby {young}").replace(f"young {article} {young}", f"young {young}")
+        text = draw.say(
+            LEAD
+            + "["
+            + WHAT[1:-1]
+            + "] [the young of|the name of the young of|the word for a young|a baby|a young|the baby of] {article} {x}"
+            + END,
+            x=young,
+            article=article,
+        )
+        text = text.replace(f"baby {article} {young}", f"baby {young}").replace(
+            f"young {article} {young}", f"young {young}"
+        )
         exchange = Exchange(text, f"A young {young} is a {YOUNG[young]}.", f"A {YOUNG[young]}.")
     elif kind == 1:
         word = draw.choice(list(OPPOSITES))
-        text = draw.say(LEAD + "[" + WHAT[1:-1] + "] [the opposite|the antonym|an antonym|an opposite] of {x}" + END if draw.chance(0.7) else "[opposite of {x}|what is not {x}|antonym of {x}|the opposite of {x} is|which word is the opposite of {x}]" + END, x=word)
+        text = draw.say(
+            LEAD + "[" + WHAT[1:-1] + "] [the opposite|the antonym|an antonym|an opposite] of {x}" + END
+            if draw.chance(0.7)
+            else "[opposite of {x}|what is not {x}|antonym of {x}|the opposite of {x} is|which word is the opposite of {x}]"
+            + END,
+            x=word,
+        )
         exchange = Exchange(text, f"The opposite of {word} is {OPPOSITES[word]}.", f"{OPPOSITES[word].capitalize()}.")
     elif kind == 2:
         word = draw.choice(list(PLURALS))
-        text = draw.say(LEAD + "[" + WHAT[1:-1] + "] the plural [of|form of] {x}" + END if draw.chance(0.7) else "[plural of {x}|what do you call several {x}|one {x}, two what|the plural of {x} is]" + END, x=word)
+        text = draw.say(
+            LEAD + "[" + WHAT[1:-1] + "] the plural [of|form of] {x}" + END
+            if draw.chance(0.7)
+            else "[plural of {x}|what do you call several {x}|one {x}, two what|the plural of {x} is]" + END,
+            x=word,
+        )
         exchange = Exchange(text, f"The plural of {word} is {PLURALS[word]}.", f"{PLURALS[word].capitalize()}.")
     elif kind == 3:
         word = draw.choice(list(PAST))
-        text = draw.say(LEAD + "[" + WHAT[1:-1] + "] the [past tense|past|past form|simple past] of [|to ]{x}" + END if draw.chance(0.7) else "[past tense of {x}|past of {x}|put {x} in the past tense|the past tense of {x} is]" + END, x=word)
+        text = draw.say(
+            LEAD + "[" + WHAT[1:-1] + "] the [past tense|past|past form|simple past] of [|to ]{x}" + END
+            if draw.chance(0.7)
+            else "[past tense of {x}|past of {x}|put {x} in the past tense|the past tense of {x} is]" + END,
+            x=word,
+        )
         exchange = Exchange(text, f"The past tense of {word} is {PAST[word]}.", f"{PAST[word].capitalize()}.")
     elif kind == 4:
         word = draw.choice(list(LEGS))
         article = "an" if word[0] in "ao" else "a"
-        text = draw.say(LEAD + "[how many legs [does {a} {x} have|has {a} {x}|has {a} {x} got|are on {a} {x}]|the number of legs of {a} {x}|what is the number of legs of {a} {x}]" + END, x=word, a=article)
+        text = draw.say(
+            LEAD
+            + "[how many legs [does {a} {x} have|has {a} {x}|has {a} {x} got|are on {a} {x}]|the number of legs of {a} {x}|what is the number of legs of {a} {x}]"
+            + END,
+            x=word,
+            a=article,
+        )
         exchange = Exchange(text, f"{article.capitalize()} {word} has {LEGS[word]} legs.", f"{LEGS[word]}.")
     elif kind == 5:
         word = draw.choice(list(SIDES))
         article, part = ("an" if word[0] == "o" else "a"), ("faces" if word == "cube" else "sides")
-        text = draw.say(LEAD + "[how many {p} [does {a} {x} have|has {a} {x}|has {a} {x} got|are in {a} {x}]|the number of {p} of {a} {x}|what is the number of {p} of {a} {x}]" + END, x=word, a=article, p=part)
+        text = draw.say(
+            LEAD
+            + "[how many {p} [does {a} {x} have|has {a} {x}|has {a} {x} got|are in {a} {x}]|the number of {p} of {a} {x}|what is the number of {p} of {a} {x}]"
+            + END,
+            x=word,
+            a=article,
+            p=part,
+        )
         exchange = Exchange(text, f"{article.capitalize()} {word} has {SIDES[word]} {part}.", f"{SIDES[word]}.")
     elif kind == 6:
         word = draw.choice(list(SOUNDS))
         article = "an" if word[0] == "o" else "a"
-        text = draw.say(LEAD + "[what [sound|noise] does {a} {x} make|what does {a} {x} say|how does {a} {x} sound|which sound does {a} {x} make|what is the sound of {a} {x}]" + END, x=word, a=article)
-        exchange = Exchange(text, f"{article.capitalize()} {word} says {SOUNDS[word]}.", f"{SOUNDS[word].capitalize()}.")
+        text = draw.say(
+            LEAD
+            + "[what [sound|noise] does {a} {x} make|what does {a} {x} say|how does {a} {x} sound|which sound does {a} {x} make|what is the sound of {a} {x}]"
+            + END,
+            x=word,
+            a=article,
+        )
+        exchange = Exchange(
+            text, f"{article.capitalize()} {word} says {SOUNDS[word]}.", f"{SOUNDS[word].capitalize()}."
+        )
     else:
         index = draw.integer(0, 7)
         planet, ordinal = PLANETS[index], ORDINALS[index]
         if draw.chance(0.5):
-            text = draw.say(LEAD + "[what is|which is|what's|name|tell me|which planet is|what planet is] the {o} planet [|from the sun|of the solar system]" + END, o=ordinal)
+            text = draw.say(
+                LEAD
+                + "[what is|which is|what's|name|tell me|which planet is|what planet is] the {o} planet [|from the sun|of the solar system]"
+                + END,
+                o=ordinal,
+            )
             exchange = Exchange(text, f"The {ordinal} planet is {planet}.", f"{planet}.")
         else:
-            text = draw.say(LEAD + "[what|which] number [planet |]is {p} [|from the sun|among the planets|in the solar system]" + END if draw.chance(0.5) else "[where in the solar system is {p}|what is the position of {p} [from the sun|in the solar system|]]" + END, p=_cased(draw, planet))
+            text = draw.say(
+                LEAD
+                + "[what|which] number [planet |]is {p} [|from the sun|among the planets|in the solar system]"
+                + END
+                if draw.chance(0.5)
+                else "[where in the solar system is {p}|what is the position of {p} [from the sun|in the solar system|]]"
+                + END,
+                p=_cased(draw, planet),
+            )
             exchange = Exchange(text, f"{planet} is the {ordinal} planet.", f"The {ordinal}.")
     return Episode("facts", (exchange,))
 
 
 def single(draw: Draw) -> Episode:
     answer, brief, *wordings = draw.choice(SINGLE)
-    return Episode("facts", (Exchange(draw.say(LEAD + draw.choice(wordings).strip() + END).replace(" ?", "?"), answer, brief),))
+    return Episode(
+        "facts", (Exchange(draw.say(LEAD + draw.choice(wordings).strip() + END).replace(" ?", "?"), answer, brief),)
+    )
 
 
 def unknown(draw: Draw) -> Episode:
     """Asks a table for a name that is not in it: made-up countries, elements and animals."""
     name = draw.word()
-    what, wordings = draw.choice([
-        ("capital", [WHAT + " the capital of {x}", "capital of {x}", "{x}'s capital", "[what|which] city is the capital of {x}", "[what's|what is] {x}'s capital"]),
-        ("currency", [WHAT + " the currency [of|in] {x}", "currency of {x}", "[what|which] currency is used in {x}"]),
-        ("language", [WHAT + " the language of {x}", "[what|which] language is spoken in {x}", "what do they speak in {x}"]),
-        ("continent", ["[what|which] continent is {x} [in|on]", "on which continent is {x}"]),
-        ("symbol", [WHAT + " the [symbol|chemical symbol] [of|for] {x}", "symbol for {x}"]),
-        ("atomic number", [WHAT + " the atomic number of {x}", "atomic number of {x}"]),
-        ("plural", [WHAT + " the plural of {x}", "plural of {x}"]), ("opposite", [WHAT + " the opposite of {x}", "opposite of {x}"]), ("past tense", [WHAT + " the past tense of {x}", "past tense of {x}"]),
-    ])
+    what, wordings = draw.choice(
+        [
+            (
+                "capital",
+                [
+                    WHAT + " the capital of {x}",
+                    "capital of {x}",
+                    "{x}'s capital",
+                    "[what|which] city is the capital of {x}",
+                    "[what's|what is] {x}'s capital",
+                ],
+            ),
+            (
+                "currency",
+                [WHAT + " the currency [of|in] {x}", "currency of {x}", "[what|which] currency is used in {x}"],
+            ),
+            (
+                "language",
+                [WHAT + " the language of {x}", "[what|which] language is spoken in {x}", "what do they speak in {x}"],
+            ),
+            ("continent", ["[what|which] continent is {x} [in|on]", "on which continent is {x}"]),
+            ("symbol", [WHAT + " the [symbol|chemical symbol] [of|for] {x}", "symbol for {x}"]),
+            ("atomic number", [WHAT + " the atomic number of {x}", "atomic number of {x}"]),
+            ("plural", [WHAT + " the plural of {x}", "plural of {x}"]),
+            ("opposite", [WHAT + " the opposite of {x}", "opposite of {x}"]),
+            ("past tense", [WHAT + " the past tense of {x}", "past tense of {x}"]),
+        ]
+    )
     shown = name.capitalize() if what in ("capital", "currency", "language", "continent") and draw.chance(0.7) else name
     text = draw.say(LEAD + draw.choice(wordings) + END, x=shown)
     return Episode("facts", (Exchange(text, f"I don't know the {what} of {shown}.", "I don't know."),))
 
 
-MAKERS: list[tuple[float, Maker]] = [(5.0, country), (2.5, element), (3.5, word_table), (1.5, single), (1.0, unknown)]
+FOLLOWED = [
+    (0, "The capital of {n} is {v}.", "{v}.", "[what is|what's] the capital of {p}"),
+    (1, "The currency of {n} is the {v}.", "The {v}.", "[what is|what's] the currency of {p}"),
+    (2, "{N} is in {v}.", "{v}.", "[what|which] continent is {p} [in|on]"),
+    (3, "The language of {n} is {v}.", "{v}.", "[what|which] language [is spoken|do they speak] in {p}"),
+]
+
+
+def follow_up(draw: Draw) -> Episode:
+    """A question on one country, then "and Spain?": the second asks for the same thing."""
+    column, answer, brief, question = draw.choice(FOLLOWED)
+    exchanges: list[Exchange] = []
+    for index, name in enumerate(draw.sample(list(COUNTRIES), draw.choice([2, 2, 3]))):
+        place = _cased(draw, draw.choice([name, bare(name)]) if index else name)
+        wording = (
+            question
+            if index == 0
+            else "[and|what about|how about|and what about|and of|and for|and in|now|ok, and|and how about|then what about] {p}"
+        )
+        values = {"n": name, "N": name[0].upper() + name[1:], "v": COUNTRIES[name][column]}
+        exchanges.append(
+            Exchange(draw.say(wording + "[?|?|]", p=place), answer.format(**values), brief.format(**values))
+        )
+    return Episode("facts", tuple(exchanges))
+
+
+MAKERS: list[tuple[float, Maker]] = [
+    (1.2, follow_up),
+    (5.0, country),
+    (2.5, element),
+    (3.5, word_table),
+    (1.5, single),
+    (1.0, unknown),
+]

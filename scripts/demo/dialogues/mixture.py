@@ -4,15 +4,50 @@ from collections.abc import Callable
 
 from scripts.demo.dialogue import Conversation, Episode, Exchange, Maker
 from scripts.demo.dialogues import (
-    arithmetic, dates, extraction, facts, memory, offground, passages, smalltalk, styles, texts, tools, units, weft,
+    arithmetic,
+    dates,
+    extraction,
+    facts,
+    memory,
+    offground,
+    passages,
+    smalltalk,
+    styles,
+    texts,
+    tools,
+    units,
+    weft,
 )
 from scripts.demo.draw import Draw
 
 SKILLS: dict[str, list[tuple[float, Maker]]] = {
-    "weft": weft.MAKERS, "small talk": smalltalk.MAKERS, "off ground": offground.MAKERS, "facts": facts.MAKERS, "arithmetic": arithmetic.MAKERS, "dates": dates.MAKERS, "units": units.MAKERS,
-    "texts": texts.MAKERS, "memory": memory.MAKERS, "passages": passages.MAKERS, "json": extraction.MAKERS, "tools": tools.MAKERS,
+    "weft": weft.MAKERS,
+    "small talk": smalltalk.MAKERS,
+    "off ground": offground.MAKERS,
+    "facts": facts.MAKERS,
+    "arithmetic": arithmetic.MAKERS,
+    "dates": dates.MAKERS,
+    "units": units.MAKERS,
+    "texts": texts.MAKERS,
+    "memory": memory.MAKERS,
+    "passages": passages.MAKERS,
+    "json": extraction.MAKERS,
+    "tools": tools.MAKERS,
 }
-WEIGHTS = {"weft": 8.0, "small talk": 5.0, "off ground": 5.0, "facts": 10.0, "arithmetic": 9.0, "dates": 6.0, "units": 6.0, "texts": 4.0, "memory": 8.0, "passages": 12.0, "json": 7.0, "tools": 12.0}
+WEIGHTS = {
+    "weft": 8.0,
+    "small talk": 5.0,
+    "off ground": 5.0,
+    "facts": 10.0,
+    "arithmetic": 12.0,
+    "dates": 6.0,
+    "units": 6.0,
+    "texts": 4.0,
+    "memory": 8.0,
+    "passages": 12.0,
+    "json": 7.0,
+    "tools": 12.0,
+}
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")
 LIGHT_WEIGHTS = [WEIGHTS[name] for name in LIGHT]
 
@@ -33,7 +68,7 @@ def light(draw: Draw) -> Episode:
 
 
 def _is_identity(exchange: Exchange) -> bool:
-    return exchange.answer == smalltalk.IDENTITY
+    return exchange.answer == smalltalk.WHO.answer
 
 
 def _styled_exchanges(draw: Draw, used: styles.Style, count: int) -> list[Exchange]:
@@ -52,7 +87,9 @@ def styled(draw: Draw, count: int) -> Episode:
     exchanges = _styled_exchanges(draw, used, count)
     if draw.held_out:
         while not exchanges[-1].held_out() and not (used.persona and draw.chance(0.3)):
-            exchanges[-1] = styles.who_are_you(draw, used) if used.persona and draw.chance(0.5) else light(draw).exchanges[-1]
+            exchanges[-1] = (
+                styles.who_are_you(draw, used) if used.persona and draw.chance(0.5) else light(draw).exchanges[-1]
+            )
             if _is_identity(exchanges[-1]) and used.persona:
                 exchanges[-1] = styles.who_are_you(draw, used)
     else:
@@ -78,13 +115,19 @@ def recalled(draw: Draw, exchanges: list[Exchange]) -> Exchange | None:
         return None
     kind = draw.integer(0, 2)
     if kind == 0 and exchanges[0] is plain[0]:
-        asked = draw.say("[what was my first [question|message]|what did i [ask|say|write] first|what was the first thing i [said|asked|wrote]][?|?|]")
+        asked = draw.say(
+            "[what was my first [question|message]|what did i [ask|say|write] first|what was the first thing i [said|asked|wrote]][?|?|]"
+        )
         return Exchange(asked, f"You wrote: {exchanges[0].user}", key="")
     if kind == 1:
-        asked = draw.say("[what did i just [say|ask|write]|what was my last [question|message]|repeat my last [question|message]|repeat what i [said|wrote]][?|?|]")
+        asked = draw.say(
+            "[what did i just [say|ask|write]|what was my last [question|message]|repeat my last [question|message]|repeat what i [said|wrote]][?|?|]"
+        )
         return Exchange(asked, f"You wrote: {exchanges[-1].user}", key="")
     if len(exchanges[-1].answer) < 160:
-        asked = draw.say("[repeat that|say that again|what did you say|can you repeat that|once more please|again please|pardon|come again|repeat your answer|can you say that again][?|?|]")
+        asked = draw.say(
+            "[repeat that|say that again|what did you say|can you repeat that|once more please|again please|pardon|come again|repeat your answer|can you say that again][?|?|]"
+        )
         return Exchange(asked, exchanges[-1].answer, exchanges[-1].brief, key="")
     return None
 
@@ -117,8 +160,14 @@ def joined(draw: Draw, turns: int) -> Episode:
     if base is None and draw.chance(0.25):
         used = styles.style(draw) if draw.chance(0.5) else styles.plain_style(draw)
         exchanges = [styles.who_are_you(draw, used) if _is_identity(exchange) else exchange for exchange in exchanges]
-        exchanges = [item for item in exchanges if not item.user.startswith(("repeat", "Repeat")) and not item.answer.startswith("You wrote")]
-        recall_free = [item for index, item in enumerate(exchanges) if index == 0 or item.answer != exchanges[index - 1].answer]
+        exchanges = [
+            item
+            for item in exchanges
+            if not item.user.startswith(("repeat", "Repeat")) and not item.answer.startswith("You wrote")
+        ]
+        recall_free = [
+            item for index, item in enumerate(exchanges) if index == 0 or item.answer != exchanges[index - 1].answer
+        ]
         return styles.restyled(Episode("conversation", tuple(recall_free)), used)
     return Episode("conversation", tuple(exchanges), base.system if base else None, base.tools if base else ())
 
@@ -129,7 +178,7 @@ def single(draw: Draw) -> Episode:
         episode = with_distance(draw, episode, draw.integer(1, 4))
     if episode.system is None and draw.chance(0.15):
         return Episode(episode.skill, episode.exchanges, draw.choice(styles.PLAIN), episode.tools)
-    if episode.tools and draw.chance(0.12):
+    if episode.tools and draw.chance(0.2):
         between = light(draw).exchanges
         return Episode(episode.skill, (*between, *episode.exchanges), episode.system, episode.tools)
     return episode
@@ -140,9 +189,9 @@ def training_episode(draw: Draw, long_share: float) -> Episode:
     if draw.chance(long_share):
         return joined(draw, draw.integer(5, 12))
     kind = draw.rng.random()
-    if kind < 0.66:
+    if kind < 0.70:
         return single(draw)
-    if kind < 0.86:
+    if kind < 0.88:
         return styled(draw, draw.choice([1, 1, 2, 2, 3]))
     return joined(draw, draw.integer(2, 4))
 

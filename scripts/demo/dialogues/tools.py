@@ -1,94 +1,130 @@
 """Tools: choose one of those offered, fill its arguments, use its result; ask for what is missing; leave them alone otherwise."""
 
 import json
-from dataclasses import dataclass
 
 from scripts.demo.dialogue import Episode, Exchange, Maker, ToolCall
+from scripts.demo.dialogues.passages import passage
+from scripts.demo.dialogues.toolbox import KNOWN, Tool
 from scripts.demo.draw import Draw
 from scripts.demo.words import THINGS, TOPICS
 
-Schema = dict[str, object]
-
-
-@dataclass(frozen=True)
-class Tool:
-    """One offered function; `asks` are wordings with a slot for each parameter, all of which are required."""
-
-    name: str
-    description: str
-    parameters: dict[str, str]
-    asks: tuple[str, ...]
-    kind: str = "get"
-
-    def schema(self, draw: Draw) -> Schema:
-        described = draw.chance(0.3)
-        properties: dict[str, object] = {}
-        for key, kind in self.parameters.items():
-            entry: dict[str, object] = {"type": kind}
-            if described:
-                entry["description"] = f"the {key.replace('_', ' ')}"
-            properties[key] = dict(sorted(entry.items())) if draw.chance(0.3) else entry
-        parameters: dict[str, object] = {"type": "object", "properties": properties}
-        if draw.chance(0.8):
-            parameters["required"] = list(self.parameters)
-        if draw.chance(0.1):
-            parameters["additionalProperties"] = False
-        if draw.chance(0.2):
-            parameters = dict(sorted(parameters.items()))
-        return {"type": "function", "function": {"name": self.name, "description": self.description, "parameters": parameters}}
-
-
 HI = "[||||||hi, |hey, |please |can you |could you |ok, |now ]"
 Q = "[?|?||| please]"
-KNOWN = [
-    Tool("get_weather", "Get the weather in a city.", {"city": "string"}, ("[what is|what's|how is|hows] the weather [like |]in {city}", "[is it|will it be] [raining|sunny|cold|warm] in {city}", "weather in {city}", "get the weather in {city}", "tell me the weather for {city}")),
-    Tool("get_time", "Get the current time in a city.", {"city": "string"}, ("what time is it in {city}", "[what is|what's|tell me] the time in {city}", "time in {city}", "current time in {city}")),
-    Tool("get_date", "Get today's date.", {}, ("what [is the date|day is it|date is it] [today|]", "[what is|what's] today's date", "[tell me|get] the date")),
-    Tool("calculator", "Compute an arithmetic expression.", {"expression": "string"}, ("[what is|compute|calculate|what's] {expression}", "{expression}", "how much is {expression}")),
-    Tool("calculate", "Evaluate an arithmetic expression.", {"expression": "string"}, ("[what is|compute|calculate|what's] {expression}", "{expression}", "how much is {expression}")),
-    Tool("search", "Search the documents.", {"query": "string"}, ("search for {query}", "[find|look up|search] {query}", "what do the documents say about {query}", "[search|look] [in the documents|] for {query}")),
-    Tool("search_docs", "Search weft's documentation.", {"query": "string"}, ("search the docs for {query}", "look up {query} in the docs", "[find|search] {query} in the documentation")),
-    Tool("web_search", "Search the web.", {"query": "string"}, ("search the web for {query}", "[google|look up] {query}", "[find|search] {query} [online|on the web]")),
-    Tool("convert_currency", "Convert an amount of money.", {"amount": "number", "source": "string", "target": "string"}, ("convert {amount} {source} to {target}", "how much is {amount} {source} in {target}", "{amount} {source} in {target}")),
-    Tool("send_email", "Send an email.", {"to": "string", "subject": "string"}, ("send an email to {to} with [the |]subject {subject}", "email {to} about {subject}", "write to {to} with subject {subject}")),
-    Tool("send_message", "Send a message to a person.", {"name": "string", "text": "string"}, ("send {name} [the|a] message: {text}", "[tell|message] {name}: {text}", "write to {name}: {text}")),
-    Tool("set_timer", "Set a timer.", {"minutes": "integer"}, ("set a timer for {minutes} minutes", "[start|make] a timer of {minutes} minutes", "timer {minutes} minutes", "{minutes} minutes timer"), "do"),
-    Tool("set_alarm", "Set an alarm.", {"time": "string"}, ("set an alarm for {time}", "wake me at {time}", "alarm at {time}"), "do"),
-    Tool("book_table", "Book a table in a restaurant.", {"restaurant": "string", "people": "integer"}, ("book a table for {people} at {restaurant}", "[reserve|get] a table at {restaurant} for {people} people"), "do"),
-    Tool("get_stock_price", "Get the price of a stock.", {"symbol": "string"}, ("[what is|what's] the [stock price|price] of {symbol}", "stock price of {symbol}", "how is {symbol} doing")),
-    Tool("create_ticket", "Create a support ticket.", {"title": "string"}, ("create a ticket: {title}", "[open|make|file] a ticket [titled|called|about] {title}"), "do"),
-    Tool("get_order", "Look up an order by its number.", {"order_id": "string"}, ("where is [my |]order {order_id}", "[look up|find|check|get] order {order_id}", "[what is|what's] the status of order {order_id}")),
-    Tool("get_user", "Get a user by name.", {"name": "string"}, ("[get|find|look up] [the |]user {name}", "who is [the |]user {name}")),
-    Tool("play_music", "Play music of an artist.", {"artist": "string"}, ("play [some |][music by |songs by |]{artist}", "[i want|i'd like] to hear {artist}"), "do"),
-    Tool("add_numbers", "Add two numbers.", {"a": "integer", "b": "integer"}, ("add {a} and {b}", "[what is|what's] {a} + {b}", "{a} plus {b}", "sum {a} and {b}")),
-    Tool("multiply", "Multiply two numbers.", {"a": "integer", "b": "integer"}, ("multiply {a} [and|by] {b}", "[what is|what's] {a} [times|x|*] {b}")),
-    Tool("roll_dice", "Roll a dice with some sides.", {"sides": "integer"}, ("roll a dice with {sides} sides", "roll a {sides} sided dice", "throw a dice with {sides} sides")),
-    Tool("get_population", "Get the population of a country.", {"country": "string"}, ("[what is|what's] the population of {country}", "how many people live in {country}", "population of {country}")),
-    Tool("translate", "Translate a text.", {"text": "string", "language": "string"}, ("translate {text} [to|into] {language}", "how do you say {text} in {language}")),
-    Tool("turn_on", "Turn on a device.", {"device": "string"}, ("turn on the {device}", "[switch|put] on the {device}", "turn the {device} on"), "do"),
-    Tool("lookup_word", "Look up the meaning of a word.", {"word": "string"}, ("what does {word} mean", "[define|look up] {word}", "meaning of {word}")),
+GET_VERBS = {
+    "get": "get",
+    "find": "find",
+    "fetch": "fetch",
+    "look_up": "look up",
+    "check": "check",
+    "read": "read",
+    "show": "show me",
+    "list": "list",
+    "count": "count",
+    "query": "query",
+    "load": "load",
+}
+DO_VERBS = {
+    "start": "start",
+    "stop": "stop",
+    "send": "send",
+    "book": "book",
+    "order": "order",
+    "open": "open",
+    "close": "close",
+    "create": "create",
+    "delete": "delete",
+    "cancel": "cancel",
+    "update": "update",
+    "set": "set",
+    "add": "add",
+    "remove": "remove",
+    "reset": "reset",
+    "buy": "buy",
+    "print": "print",
+    "move": "move",
+}
+PARAMETERS = [
+    "city",
+    "name",
+    "id",
+    "date",
+    "number",
+    "user",
+    "room",
+    "code",
+    "place",
+    "country",
+    "year",
+    "level",
+    "amount",
+    "region",
+    "team",
+    "customer",
+    "title",
+    "color",
+    "size",
+    "key",
+    "host",
+    "page",
+    "floor",
+    "limit",
+    "order_id",
+    "user_id",
+    "file_name",
+    "project",
+    "group",
 ]
-GET_VERBS = {"get": "get", "find": "find", "fetch": "fetch", "look_up": "look up", "check": "check", "read": "read", "show": "show me", "list": "list", "count": "count", "query": "query", "load": "load"}
-DO_VERBS = {"start": "start", "stop": "stop", "send": "send", "book": "book", "order": "order", "open": "open", "close": "close", "create": "create", "delete": "delete", "cancel": "cancel", "update": "update", "set": "set", "add": "add", "remove": "remove", "reset": "reset", "buy": "buy", "print": "print", "move": "move"}
-PARAMETERS = ["city", "name", "id", "date", "number", "user", "room", "code", "place", "country", "year", "level", "amount", "region", "team", "customer", "title", "color", "size", "key", "host", "page", "floor", "limit", "order_id", "user_id", "file_name", "project", "group"]
-INTEGERS = {"id", "number", "year", "level", "amount", "room", "size", "page", "floor", "limit", "age", "user_id", "sides", "minutes", "people", "a", "b"}
+INTEGERS = {
+    "id",
+    "number",
+    "year",
+    "level",
+    "amount",
+    "room",
+    "size",
+    "page",
+    "floor",
+    "limit",
+    "age",
+    "user_id",
+    "sides",
+    "minutes",
+    "people",
+    "a",
+    "b",
+}
 
 
 def _value(draw: Draw, key: str, kind: str) -> object:
     if kind in ("integer", "number"):
         return draw.number(4)
     if key in ("expression",):
-        return draw.choice([f"{draw.number(5)} {draw.choice(['*', '/', '+', '-'])} {draw.number(4)}", f"{draw.number(4)}{draw.choice('*/+-')}{draw.number(4)}", f"({draw.number(2)} + {draw.number(2)}) * {draw.number(2)}"])
-    if key in ("city", "place", "region", "country"):
+        return draw.choice(
+            [
+                f"{draw.number(5)} {draw.choice(['*', '/', '+', '-'])} {draw.number(4)}",
+                f"{draw.number(4)}{draw.choice('*/+-')}{draw.number(4)}",
+                f"({draw.number(2)} + {draw.number(2)}) * {draw.number(2)}",
+            ]
+        )
+    if key in ("city", "place", "region", "country", "location"):
         return draw.place()
     if key in ("name", "user", "customer", "artist"):
         return draw.choice([draw.first_name, draw.full_name])()
     if key in ("to",):
         return draw.choice([draw.first_name, lambda: f"{draw.word()}@{draw.word()}.com"])()
     if key in ("query", "subject", "title", "text"):
-        return draw.choice([lambda: draw.choice(TOPICS), draw.thing, lambda: f"{draw.word()} {draw.thing()}", lambda: f"{draw.thing()} of {draw.place()}"])()
+        return draw.choice(
+            [
+                lambda: draw.choice(TOPICS),
+                draw.thing,
+                lambda: f"{draw.word()} {draw.thing()}",
+                lambda: f"{draw.thing()} of {draw.place()}",
+            ]
+        )()
     if key in ("source", "target"):
-        return draw.choice(["euros", "dollars", "pounds", "yen", "francs", "rupees", "EUR", "USD", "GBP", "JPY", "CHF", "crowns"])
+        return draw.choice(
+            ["euros", "dollars", "pounds", "yen", "francs", "rupees", "EUR", "USD", "GBP", "JPY", "CHF", "crowns"]
+        )
     if key == "language":
         return draw.choice(["German", "French", "Spanish", "Italian", "Dutch", "Polish", "Swedish", "Japanese"])
     if key in ("time",):
@@ -105,7 +141,15 @@ def unseen_tool(draw: Draw) -> Tool:
     get = draw.chance(0.6)
     verbs = GET_VERBS if get else DO_VERBS
     verb = draw.choice(list(verbs))
-    noun = draw.choice([draw.word, draw.word, draw.thing, lambda: f"{draw.word()} {draw.choice(THINGS)}", lambda: f"{draw.choice(THINGS)} {draw.word()}"])()
+    noun = draw.choice(
+        [
+            draw.word,
+            draw.word,
+            draw.thing,
+            lambda: f"{draw.word()} {draw.choice(THINGS)}",
+            lambda: f"{draw.choice(THINGS)} {draw.word()}",
+        ]
+    )()
     joined = noun.replace(" ", "_")
     style = draw.integer(0, 9)
     name = f"{verb}_{joined}"
@@ -115,46 +159,153 @@ def unseen_tool(draw: Draw) -> Tool:
         name = "".join(part if index == 0 else part.capitalize() for index, part in enumerate(name.split("_")))
     elif style == 2:
         name = f"{joined}_{verb}"
-    keys = [draw.choice(PARAMETERS) if draw.chance(0.75) else draw.word() for _ in range(draw.choice([0, 1, 1, 1, 1, 2, 2, 3]))]
-    parameters = {key: ("integer" if key in INTEGERS and draw.chance(0.8) or key not in PARAMETERS and draw.chance(0.3) else "string") for key in keys}
+    keys = [
+        draw.choice(PARAMETERS) if draw.chance(0.75) else draw.word()
+        for _ in range(draw.choice([0, 1, 1, 1, 1, 2, 2, 3]))
+    ]
+    parameters = {
+        key: (
+            "integer"
+            if (key in INTEGERS and draw.chance(0.8)) or (key not in PARAMETERS and draw.chance(0.3))
+            else "string"
+        )
+        for key in keys
+    }
     article = draw.choice(["the", "the", "a"])
     first = next(iter(parameters), "")
     purpose = f" {draw.choice(['of', 'for', 'by'])} a {first.replace('_', ' ')}" if first and draw.chance(0.6) else ""
     spoken = verbs[verb]
     description = f"{verb.replace('_', ' ').capitalize()} {article} {noun}{purpose}" + draw.choice([".", ".", ""])
     if not parameters:
-        asks = (f"{spoken} {{the}} {noun}", f"{spoken} {{the}} {noun} now", f"i want to {spoken.replace('show me', 'see')} {{the}} {noun}")
+        asks = (
+            f"{spoken} {{the}} {noun}",
+            f"{spoken} {{the}} {noun} now",
+            f"i want to {spoken.replace('show me', 'see')} {{the}} {noun}",
+        )
     elif len(parameters) == 1:
-        asks = (f"{spoken} {{the}} {noun} [for|of|with] {{{first}}}", f"{spoken} {{the}} {noun} [for|with|of] {first.replace('_', ' ')} {{{first}}}", f"{spoken} {{the}} {noun}: {{{first}}}", f"{{{first}}}: {spoken} {{the}} {noun}")
+        asks = (
+            f"{spoken} {{the}} {noun} [for|of|with] {{{first}}}",
+            f"{spoken} {{the}} {noun} [for|with|of] {first.replace('_', ' ')} {{{first}}}",
+            f"{spoken} {{the}} {noun}: {{{first}}}",
+            f"{{{first}}}: {spoken} {{the}} {noun}",
+        )
         if get:
             asks += (f"[what is|what's|tell me] the {noun} [of|for] {{{first}}}", f"{noun} [of|for] {{{first}}}")
     else:
         rest = " and ".join(f"{key.replace('_', ' ')} {{{key}}}" for key in parameters)
         listed = ", ".join(f"{key.replace('_', ' ')} {{{key}}}" for key in parameters)
-        asks = (f"{spoken} {{the}} {noun} [with|for] {rest}", f"{spoken} {{the}} {noun}, {listed}", f"{spoken} {{the}} {noun}: {listed}")
-    return Tool(name, description, parameters, tuple(ask.replace("{the}", draw.choice(["the", "a", "my", "the"])) for ask in asks), "get" if get else "do")
+        asks = (
+            f"{spoken} {{the}} {noun} [with|for] {rest}",
+            f"{spoken} {{the}} {noun}, {listed}",
+            f"{spoken} {{the}} {noun}: {listed}",
+        )
+    optional = (
+        {
+            key: draw.choice(["string", "integer"])
+            for key in draw.sample(PARAMETERS, draw.integer(1, 2))
+            if key not in parameters
+        }
+        if draw.chance(0.15)
+        else {}
+    )
+    return Tool(
+        name,
+        description,
+        parameters,
+        tuple(ask.replace("{the}", draw.choice(["the", "a", "my", "the"])) for ask in asks),
+        "get" if get else "do",
+        optional,
+    )
 
 
 def result(draw: Draw, tool: Tool) -> tuple[str, str]:
     """What the tool returned, and the answer that tells it."""
     kind = draw.integer(0, 9)
     if kind == 0:
-        reason = draw.choice(["not found", "timeout", "access denied", f"no such {draw.thing()}", f"{draw.word()} is offline", "invalid argument", "service unavailable"])
+        reason = draw.choice(
+            [
+                "not found",
+                "timeout",
+                "access denied",
+                f"no such {draw.thing()}",
+                f"{draw.word()} is offline",
+                "invalid argument",
+                "service unavailable",
+            ]
+        )
         return json.dumps({"error": reason}), f"The tool failed: {reason}."
+    if kind == 1 and draw.chance(0.4):
+        text = passage(draw, 2).text
+        return text, text
     if kind <= 2:
-        value = draw.choice([lambda: str(draw.number(5)), lambda: f"{draw.number(2)} degrees and {draw.choice(['sunny', 'rain', 'snow', 'wind', 'cloudy', 'fog'])}", lambda: f"{draw.integer(0, 23)}:{draw.integer(0, 59):02}", draw.place, draw.full_name, lambda: f"{draw.thing()} {draw.word()}"])()
+        value = draw.choice(
+            [
+                lambda: str(draw.number(5)),
+                lambda: (
+                    f"{draw.number(2)} degrees and {draw.choice(['sunny', 'rain', 'snow', 'wind', 'cloudy', 'fog'])}"
+                ),
+                lambda: f"{draw.integer(0, 23)}:{draw.integer(0, 59):02}",
+                draw.place,
+                draw.full_name,
+                lambda: f"{draw.thing()} {draw.word()}",
+            ]
+        )()
         return value, f"The result is {value}."
     if kind == 3 and tool.kind == "do":
         word = draw.choice(["ok", "done", "success"])
         return draw.choice([word, json.dumps({"status": word}), json.dumps({"ok": True})]), "Done."
     if kind == 4:
-        values: list[object] = [draw.choice([draw.first_name, draw.place, draw.thing, draw.word])() for _ in range(draw.integer(1, 4))]
-        return json.dumps(values), f"The results are {', '.join(map(str, values))}." if len(values) > 1 else f"The result is {values[0]}."
+        values: list[object] = [
+            draw.choice([draw.first_name, draw.place, draw.thing, draw.word])() for _ in range(draw.integer(1, 4))
+        ]
+        return json.dumps(values), f"The results are {', '.join(map(str, values))}." if len(
+            values
+        ) > 1 else f"The result is {values[0]}."
     if kind == 5:
         value = draw.choice([lambda: draw.number(5), lambda: draw.integer(0, 9999) / 100])()
         return json.dumps({"result": value}), f"The result is {value}."
-    keys = list(dict.fromkeys(draw.choice(["temperature", "sky", "status", "price", "count", "owner", "city", "date", "name", "state", "total", "place", "level", "wind", "size", "time", "unit", "rate", "phone", draw.word(), draw.thing()]) for _ in range(draw.integer(1, 3))))
-    table = {key: draw.choice([lambda: draw.number(4), draw.word, draw.place, lambda: draw.choice(["open", "closed", "ready", "late", "sent", "sunny", "rain", "new", "old"]), lambda: draw.integer(0, 999) / 10])() for key in keys}
+    keys = list(
+        dict.fromkeys(
+            draw.choice(
+                [
+                    "temperature",
+                    "sky",
+                    "status",
+                    "price",
+                    "count",
+                    "owner",
+                    "city",
+                    "date",
+                    "name",
+                    "state",
+                    "total",
+                    "place",
+                    "level",
+                    "wind",
+                    "size",
+                    "time",
+                    "unit",
+                    "rate",
+                    "phone",
+                    draw.word(),
+                    draw.thing(),
+                ]
+            )
+            for _ in range(draw.integer(1, 3))
+        )
+    )
+    table = {
+        key: draw.choice(
+            [
+                lambda: draw.number(4),
+                draw.word,
+                draw.place,
+                lambda: draw.choice(["open", "closed", "ready", "late", "sent", "sunny", "rain", "new", "old"]),
+                lambda: draw.integer(0, 999) / 10,
+            ]
+        )()
+        for key in keys
+    }
     return json.dumps(table), ", ".join(f"{key}: {value}" for key, value in table.items()) + "."
 
 
@@ -184,11 +335,20 @@ def _episode(draw: Draw, known: bool) -> Episode:
         missing = next(iter(wanted.parameters))
         verb = wanted.description.rstrip(".").lower()
         asked = draw.say(HI + verb.split(" of a ")[0].split(" for a ")[0].split(" by a ")[0] + Q)
-        exchanges.append(Exchange(asked, f"Please tell me the {missing.replace('_', ' ')}.", f"Please tell me the {missing.replace('_', ' ')}.", key=""))
+        exchanges.append(
+            Exchange(
+                asked,
+                f"Please tell me the {missing.replace('_', ' ')}.",
+                f"Please tell me the {missing.replace('_', ' ')}.",
+                key="",
+            )
+        )
     else:
         exchanges.append(use(draw, wanted))
     draw.rng.shuffle(tools)
-    return Episode("tools" if known else "tools, unseen", tuple(exchanges), tools=tuple(tool.schema(draw) for tool in tools))
+    return Episode(
+        "tools" if known else "tools, unseen", tuple(exchanges), tools=tuple(tool.schema(draw) for tool in tools)
+    )
 
 
 def known_tools(draw: Draw) -> Episode:
