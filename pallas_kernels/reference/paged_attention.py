@@ -123,7 +123,8 @@ def _prefill(
         rows = lax.dynamic_slice_in_dim(padded, start, tile).reshape(tile, num_kv_heads, -1, head_dim)
         group = rows.shape[2]
         rows = rows.transpose(1, 0, 2, 3).reshape(1, num_kv_heads, tile * group, head_dim)
-        position = jnp.repeat(first + jnp.arange(tile), group)[None]
+        # The tile's spare rows stand at its last token: further on, nothing of this sequence is written yet.
+        position = jnp.repeat(first + jnp.minimum(jnp.arange(tile), count - 1), group)[None]
 
         def step(i: Array, state: tuple[Carry, Array]) -> tuple[Carry, Array]:
             carry, pool = state
