@@ -3,6 +3,8 @@
 When the inner engine is lost in the middle of a stream, this one waits until it is ready again and submits prompt plus
 tokens so far. The noise of a draw depends on (seed, position) alone, so the stream goes on with the tokens that would
 have come: none twice, none missing.
+
+A stream that loses one engine after another may be what kills them, so it is not continued for ever.
 """
 
 import asyncio
@@ -21,6 +23,8 @@ from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
 from serving.errors import EngineError, EngineUnavailableError, OverloadedError, WeftError
 from serving.observability.logs import log_event
 
+LOST_REPEATEDLY = "engine_lost_repeatedly"
+
 log = logging.getLogger(__name__)
 
 
@@ -29,6 +33,7 @@ class ResumePolicy:
     deadline_seconds: float = 120.0  # from the loss to the next event; then the stream fails
     first_wait_seconds: float = 0.05
     longest_wait_seconds: float = 2.0
+    max_losses: int = 5  # the loss that ends a stream, however far it got between them
 
 
 class ResumingEngine:
@@ -55,7 +60,8 @@ class ResumingEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         """As the inner engine's, but raises EngineUnavailableError only where nothing was accepted, or once the engine
-        stayed away for longer than the deadline."""
+        stayed away for longer than the deadline; and EngineError (`engine_lost_repeatedly`) at the last loss of those
+        that one stream may have."""
         progress = _Progress(request)
         outage: _Outage | None = None
         while True:
@@ -78,9 +84,16 @@ class ResumingEngine:
 
     def _outage(self, error: WeftError, outage: "_Outage | None", progress: "_Progress") -> "_Outage":
         """The outage that goes on, or the one that begins. Raises `error` where it cannot be waited for."""
+        accepted = isinstance(error, EngineUnavailableError) and error.code != NOT_ACCEPTED
+        if accepted:
+            progress.losses += 1
+            if progress.losses >= self._policy.max_losses:
+                raise EngineError(
+                    f"the engine was lost {progress.losses} times in this stream, which is not tried again",
+                    code=LOST_REPEATEDLY,
+                ) from error
         if outage is not None:
             return outage
-        accepted = isinstance(error, EngineUnavailableError) and error.code != NOT_ACCEPTED
         if not (accepted or progress.started):
             raise error
         log_event(log, "stream lost its engine", level=logging.WARNING, request_id=progress.request_id, code=error.code)
@@ -125,6 +138,7 @@ class _Progress:
     def __init__(self, request: GenerateRequest) -> None:
         self.request_id = request.request_id
         self.started = False  # an event was delivered
+        self.losses = 0  # of engines that had accepted it
         self._request = request
         self._attempts = 0
         self._delivered: list[int] = []

@@ -11,7 +11,7 @@ import pytest
 from serving.engine.client import Engine
 from serving.engine.request import FinishReason, GenerateRequest, SamplingParams, TokenEvent
 from serving.engine.resume import ResumePolicy, ResumingEngine
-from serving.errors import EngineUnavailableError, OverloadedError, RequestError
+from serving.errors import EngineError, EngineUnavailableError, OverloadedError, RequestError
 from tests.fakes.mortal_engine import MortalEngine, token_at
 
 
@@ -50,6 +50,9 @@ class Clock:
         await asyncio.sleep(0)
 
 
+UNLIMITED = 10**6  # losses
+
+
 def resuming(inner: Engine, clock: Clock, policy: ResumePolicy | None = None) -> ResumingEngine:
     sleep: Callable[[float], Awaitable[None]] = clock.sleep
     return ResumingEngine(inner, policy, jitter=lambda: 1.0, sleep=sleep, now=clock.now)
@@ -76,7 +79,7 @@ async def test_a_stream_over_many_deaths_is_the_unbroken_stream(block: int) -> N
             if rng.random() < 0.5:
                 inner.revive(life=rng.randint(0, 6))
 
-        events = await read(resuming(inner, Clock(maybe_revive)), wanted)
+        events = await read(resuming(inner, Clock(maybe_revive), ResumePolicy(max_losses=UNLIMITED)), wanted)
 
         assert tokens(events) == tokens(unbroken), seed
         assert [e.finish_reason for e in events[:-1]] == [None] * (len(events) - 1)
@@ -131,7 +134,7 @@ async def test_waits_grow_to_the_longest_and_end_at_the_deadline() -> None:
 async def test_an_engine_that_dies_before_every_token_does_not_renew_the_deadline() -> None:
     inner = MortalEngine(life=1)
     clock = Clock(lambda _: inner.revive(life=0))
-    policy = ResumePolicy(deadline_seconds=10.0)
+    policy = ResumePolicy(deadline_seconds=10.0, max_losses=UNLIMITED)
     with pytest.raises(EngineUnavailableError):
         await read(resuming(inner, clock, policy), request())
     assert clock.time == pytest.approx(10.0)
@@ -144,6 +147,26 @@ async def test_progress_renews_the_deadline() -> None:
     events = await read(resuming(inner, clock, policy), request(max_tokens=5))
     assert len(tokens(events)) == 5
     assert clock.time > 10.0
+
+
+@pytest.mark.parametrize("life", [0, 1, 3])  # events that each next engine lives for
+async def test_a_stream_that_loses_engine_after_engine_ends_however_far_it_got(life: int) -> None:
+    inner = MortalEngine(life=life)
+    stream = resuming(inner, Clock(lambda _: inner.revive(life=life))).generate(request(max_tokens=100))
+    got: list[TokenEvent] = []
+    with pytest.raises(EngineError, match="lost 5 times") as caught:
+        async for event in stream:
+            got.append(event)
+    assert caught.value.code == "engine_lost_repeatedly"
+    assert len(inner.requests) == 5
+    assert len(tokens(got)) == 5 * life
+
+
+async def test_waiting_for_one_engine_counts_as_one_loss() -> None:
+    inner = MortalEngine(life=1)
+    clock = Clock(lambda time: inner.revive() if time > 60 else None)
+    events = await read(resuming(inner, clock, ResumePolicy(max_losses=2)), request(max_tokens=4))
+    assert len(tokens(events)) == 4
 
 
 class Lossy(MortalEngine):
