@@ -19,6 +19,7 @@ from serving.lifeline import Status
 
 EXIT_SETUP = 78  # a child ended with a SetupError; sysexits.h calls it EX_CONFIG
 ROLES = ("engine", "api")
+_MOST_DOUBLINGS = 30  # far beyond any longest wait; an unbounded power overflows after a thousand failures
 
 
 class Child(Protocol):
@@ -164,7 +165,8 @@ class Supervisor:
         if code == EXIT_SETUP or hopeless:
             self._report(GaveUp(role.name, _how(code), last_lines))
             return EXIT_SETUP if code == EXIT_SETUP else 1
-        wait = min(policy.first_wait_seconds * 2 ** (role.failures - 1), policy.longest_wait_seconds)
+        doublings = min(role.failures - 1, _MOST_DOUBLINGS)
+        wait = min(policy.first_wait_seconds * 2**doublings, policy.longest_wait_seconds)
         self._report(Died(role.name, _how(code), wait))
         await self._sleep_unless(self._stopping, wait)
         return None

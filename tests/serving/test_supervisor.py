@@ -167,6 +167,20 @@ async def test_the_wait_doubles_to_its_cap_and_starts_anew_after_healthy_time() 
     assert await world.finish() == 0
 
 
+async def test_the_wait_stays_at_its_cap_after_any_number_of_failures() -> None:
+    world = World(SupervisorPolicy(first_wait_seconds=1.0, longest_wait_seconds=4.0))
+    await world.serve()
+    for _ in range(1030):  # 2.0**1024 is no float
+        world.live("engine").exit(1)
+        await world.advance(4.0)
+    last = world.of(Died)[-1]
+    assert isinstance(last, Died)
+    assert last.restart_in == 4.0
+    assert world.count("engine") == 1031
+    world.supervisor.stop()
+    assert await world.finish() == 0
+
+
 async def test_a_crash_loop_before_the_first_readiness_ends_with_the_last_lines() -> None:
     world = World()
     for _ in range(3):
