@@ -169,7 +169,7 @@ def _attend_block(
     """One step of the online softmax: n * page_size more keys of each of the B sequences."""
     maximum, total, output = carry
     size = table.shape[1] * pool.shape[2]
-    keys_values = pool[table, layer].reshape(table.shape[0], size, rows.shape[1], 2, rows.shape[3])
+    keys_values = _pages_of(pool, table, layer).reshape(table.shape[0], size, rows.shape[1], 2, rows.shape[3])
     keys, values = keys_values[..., 0, :].astype(rows.dtype), keys_values[..., 1, :].astype(rows.dtype)
     scores = jnp.einsum("bknc,bskc->bkns", rows, keys, preferred_element_type=jnp.float32) * options.scale
     if options.soft_cap is not None:
@@ -187,6 +187,16 @@ def _attend_block(
     shrink = jnp.exp(maximum - new_maximum)
     added = jnp.einsum("bkns,bskc->bknc", weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
     return new_maximum, total * shrink + weights.sum(axis=-1), output * shrink[..., None] + added
+
+
+def _pages_of(pool: Array, table: Array, layer: Array | int) -> Array:
+    """[B, n, page_size * 2K * C]: pages copied out whole.
+
+    One page is one row of a flat view, and the barrier keeps XLA from folding the copy into the transposes that follow:
+    on a CPU the two together take 0.6 of the time of `pool[table, layer]`.
+    """
+    flat = pool.reshape(pool.shape[0] * pool.shape[1], -1)
+    return lax.optimization_barrier(flat.at[table * pool.shape[1] + layer].get(mode="promise_in_bounds"))
 
 
 def _finish(carry: Carry) -> Array:

@@ -29,7 +29,7 @@ SAMPLING = {
         seed=11,
         max_tokens=24,
         min_tokens=20,
-        eos_token_ids=tuple(range(0, VOCAB_SIZE, 3)),
+        eos_token_ids=tuple(range(0, VOCAB_SIZE, 9)),
     ),
     "edited": SamplingParams(
         temperature=0.9,
