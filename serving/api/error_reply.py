@@ -7,7 +7,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from serving.errors import OverloadedError, RequestError, WeftError
+from serving.errors import EngineUnavailableError, OverloadedError, PayloadTooLargeError, RequestError, WeftError
 
 UNAVAILABLE_RETRY_SECONDS = 5.0  # an engine restarts in seconds to minutes; asking this often is cheap
 
@@ -34,7 +34,14 @@ def error_reply(error: WeftError) -> Response:
     if error.retryable:
         seconds = error.retry_after if isinstance(error, OverloadedError) else UNAVAILABLE_RETRY_SECONDS
         headers["retry-after"] = str(max(1, math.ceil(seconds)))
+    if isinstance(error, PayloadTooLargeError):
+        headers["connection"] = "close"  # the rest of the body is not worth reading
     return _json(error_object(error), error.http_status, headers)
+
+
+def stopping() -> WeftError:
+    """For a request that is cancelled from outside: only a server that stops does that."""
+    return EngineUnavailableError("the server is stopping; ask again", code="server_stopping")
 
 
 def http_error_reply(error: HTTPException) -> Response:

@@ -1,5 +1,6 @@
 """The outermost layer: a request id, every failure in one shape, one log line. No client's text is logged."""
 
+import asyncio
 import logging
 import re
 import time
@@ -10,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.api.error_reply import error_code, error_reply, http_error_code, http_error_reply
+from serving.api.error_reply import error_code, error_reply, http_error_code, http_error_reply, stopping
 from serving.api.service import new_id
 from serving.api.sse import LEFT
 from serving.errors import EngineError, WeftError
@@ -49,7 +50,10 @@ class Front:
             await self._app(scope, receive, exchange.send)
         except (WeftError, HTTPException, ClientDisconnect) as error:
             return error
-        except Exception as error:  # noqa: BLE001 -- the client gets a 500 without its text, the log its frames
+        except asyncio.CancelledError:
+            await self._reply_error(stopping(), scope, receive, exchange)
+            raise
+        except Exception as error:  # the client gets a 500 without its text, the log its frames
             log_failure(logger, "request failed", error, request_id=exchange.request_id)
             return EngineError("the server failed on this request", code="internal_error")
         return None

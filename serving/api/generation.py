@@ -120,5 +120,5 @@ async def _feed(
             async for delta in deltas:
                 await ready.put((prompt, delta))
         await ready.put((prompt, None))
-    except Exception as error:  # noqa: BLE001 -- handed to the reader, who raises it
+    except Exception as error:  # handed to the reader, who raises it
         await ready.put((prompt, error))

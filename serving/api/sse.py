@@ -10,6 +10,7 @@ closes the events' generator, and with it the generation.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -20,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from serving.api.connection import until_disconnect
-from serving.api.error_reply import error_code, error_object
+from serving.api.error_reply import error_code, error_object, stopping
 from serving.api.service import StreamLimits
 from serving.errors import EngineError, WeftError
 from serving.observability.logs import log_failure
@@ -58,7 +59,9 @@ class EventStream(Response):
         self._on_break = on_break
         self._pending: list[bytes] = []
         self._failure: WeftError | None = None
-        self._ended = False
+        self._ended = False  # the events
+        self._started = False  # the response
+        self._complete = False  # the response, with its terminal event
         self._request_id: str | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -76,11 +79,15 @@ class EventStream(Response):
                 raise self._failure
             async with watch:
                 await self._write_all(_watched(send, watch), gone, watch)
-            if gone.done():
-                self._on_break(LEFT)
-            elif watch.stalled:
+        except asyncio.CancelledError:
+            await self._end_with(stopping(), send)
+            raise
+        else:
+            if watch.stalled:
                 self._on_break("slow_reader")
                 await _drop_connection(scope, gone)
+            elif not self._complete:
+                self._on_break(LEFT)
         finally:
             for task in (pump, gone):
                 task.cancel()
@@ -98,12 +105,14 @@ class EventStream(Response):
         if gone.done():
             return
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        self._started = True
         while not gone.done():
             data = b"".join(self._pending)
             self._pending.clear()
             self._room.set()
             if self._ended:
                 await send({"type": "http.response.body", "body": data + self._terminal(), "more_body": False})
+                self._complete = True
                 return
             if data or watch.is_silent:
                 await send({"type": "http.response.body", "body": data or HEARTBEAT, "more_body": True})
@@ -117,6 +126,16 @@ class EventStream(Response):
         self._on_break(error_code(self._failure))
         return frame(msgspec.json.encode(error_object(self._failure)))
 
+    async def _end_with(self, failure: WeftError, send: Send) -> None:
+        """A last event for a stream that is cancelled, unless its reader is not reading."""
+        if not self._started or self._complete:
+            return
+        self._failure = failure
+        data = b"".join(self._pending) + self._terminal()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                await send({"type": "http.response.body", "body": data, "more_body": False})
+
     async def _pump(self) -> None:
         try:
             async with aclosing(self._events) as events:
@@ -128,7 +147,7 @@ class EventStream(Response):
                         await self._room.wait()
         except WeftError as error:
             self._failure = error
-        except Exception as error:  # noqa: BLE001 -- told to the client without its text, and logged
+        except Exception as error:  # told to the client without its text, and logged
             log_failure(logger, "stream failed", error, request_id=self._request_id)
             self._failure = EngineError("the server failed on this request", code="internal_error")
         finally:
@@ -200,6 +219,8 @@ def _watched(send: Send, watch: _SendWatch) -> Send:
 
 async def _drop_connection(scope: Scope, gone: asyncio.Future[None]) -> None:
     """Without this the socket would be closed only after its reader has taken what is buffered."""
+    if gone.done():
+        return
     abort = scope.get("extensions", {}).get(ABORT_EXTENSION)
     if abort is not None:
         abort()

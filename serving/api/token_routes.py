@@ -11,6 +11,7 @@ from serving.api.chat_body import plain
 from serving.api.request_body import read_typed
 from serving.api.service import Service
 from serving.api.tokenize_body import DetokenizeBody, TokenizeBody
+from serving.errors import ContextLengthError
 from serving.generation.request import TextRequest
 
 
@@ -33,6 +34,11 @@ def token_routes(service: Service) -> list[Route]:
     async def detokenize(request: Request) -> Response:
         body = await read_typed(request, DetokenizeBody, service.server.max_body_bytes)
         service.check_model(body.model)
+        if len(body.tokens) > service.card.max_model_len:
+            raise ContextLengthError(
+                f"tokens has {len(body.tokens)} ids; the model's window is {service.card.max_model_len} tokens",
+                param="tokens",
+            )
         return _json({"prompt": service.generator.detokenize(body.tokens)})
 
     return [

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import socket
 
 import pytest
 
+from serving.api.service import StreamLimits
 from tests.serving.api.conftest import WINDOW, Api, ApiMaker, Body, chat_body, text_body
 from tests.serving.api.gated_engine import GatedEngine
 from tests.serving.api.listening import listening
@@ -20,11 +22,15 @@ def _api(make_api: ApiMaker) -> tuple[Api, GatedEngine]:
 
 async def _send(port: int, path: str, body: Body) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    content = json.dumps(body).encode()
-    writer.write(f"POST {path} HTTP/1.1\r\nhost: weft\r\ncontent-type: application/json\r\n".encode())
-    writer.write(b"content-length: %d\r\n\r\n" % len(content) + content)
+    writer.write(_request(path, body))
     await writer.drain()
     return reader, writer
+
+
+def _request(path: str, body: Body) -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: weft\r\ncontent-type: application/json\r\n"
+    return head.encode() + b"content-length: %d\r\n\r\n" % len(content) + content
 
 
 @pytest.mark.parametrize(
@@ -90,3 +96,38 @@ async def test_a_server_that_stops_lets_an_open_stream_end(make_api: ApiMaker) -
         asyncio.get_running_loop().call_soon(engine.let, 10)
     rest = await reader.read()
     assert b"data: [DONE]" in rest
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_server_that_cannot_wait_longer_ends_each_request_with_an_error(
+    make_api: ApiMaker, stream: bool
+) -> None:
+    api, engine = _api(make_api)
+    async with listening(api.app, drain_seconds=0) as port:
+        reader, _ = await _send(port, CHAT, chat_body(stream=stream))
+        if stream:
+            engine.let(1)
+            await reader.readuntil(b"data: ")
+        else:
+            await engine.started.wait()
+    rest = await reader.read()
+    assert rest.count(b'"code":"server_stopping"') == 1
+    assert b"[DONE]" not in rest
+    assert len(engine.closed) == 1
+
+
+async def test_a_client_who_does_not_read_is_cut_and_its_stream_aborted(make_api: ApiMaker) -> None:
+    limits = StreamLimits(heartbeat_seconds=0.01, slow_reader_seconds=0.01, max_pending=8)
+    api = make_api(make_api.says("x" * 3900), streams=limits)
+    async with listening(api.app, send_buffer=16 << 10) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+            # Twenty alternatives for each token make megabytes, more than the buffers between the two hold.
+            client.sendall(_request(CHAT, chat_body(stream=True, logprobs=True, top_logprobs=20)))
+            while not (api.engine.closed or api.engine.finished):
+                await asyncio.sleep(0)
+            received = b"".join(iter(lambda: client.recv(1 << 20), b""))
+    assert api.engine.finished == []
+    assert b"data: " in received
+    assert b"[DONE]" not in received
+    assert not received.endswith(b"0\r\n\r\n")

@@ -239,6 +239,7 @@ async def test_messages_are_tokenized_as_they_would_be_generated_from(make_api: 
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
         ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [1] * (WINDOW + 1)}, "tokens"),
     ],
 )
 async def test_what_cannot_be_tokenized_is_refused_by_name(

@@ -15,10 +15,10 @@ TEXT = "/v1/completions"
 BOTH = """guided_choice guided_decoding_backend guided_grammar guided_json guided_regex structured_outputs
 kv_transfer_params length_penalty logits_processors lora_request prompt_embeds priority request_id
 return_tokens_as_token_ids service_tier spaces_between_special_tokens store truncate_prompt_tokens use_beam_search
-vllm_xargs""".split()  # noqa: SIM905
+vllm_xargs""".split()
 CHAT_ONLY = """audio best_of chat_template documents echo function_call functions include_reasoning media_io_kwargs
 mm_processor_kwargs modalities moderation prediction prompt_cache_options prompt_cache_retention reasoning_effort
-thinking_token_budget verbosity web_search_options""".split()  # noqa: SIM905
+thinking_token_budget verbosity web_search_options""".split()
 TEXT_ONLY = ["max_completion_tokens", "messages", "suffix", "tools"]
 
 

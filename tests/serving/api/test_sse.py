@@ -210,16 +210,23 @@ def test_a_reader_who_does_not_come_back_is_cut_and_the_generator_closed() -> No
     _virtual(test)
 
 
-def test_a_cancelled_response_closes_the_generator() -> None:
+@pytest.mark.parametrize("reading", [True, False])
+def test_a_cancelled_response_closes_the_generator_and_says_so_to_who_reads(reading: bool) -> None:
     async def test() -> None:
         client = Connection()
         events = Events(b"a", 1000.0)
         task = asyncio.ensure_future(client.stream(events()))
         await asyncio.sleep(2.0)
+        if not reading:
+            client.reading.clear()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert events.closed_at == 2.0
+        assert client.breaks == ["server_stopping"]
+        assert client.ended == reading
+        if reading:
+            assert json.loads(client.bodies[-1].removeprefix(b"data: "))["error"]["code"] == "server_stopping"
 
     _virtual(test)
 
