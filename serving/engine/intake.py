@@ -1,7 +1,22 @@
-"""Requests that can never run are refused before they are queued, each with the field at fault."""
+"""Requests that can never run are refused before they are queued, each with the field at fault.
+
+Whatever a step would raise for is refused here: an exception inside the loop ends every stream of the engine.
+"""
+
+from collections.abc import Iterable
 
 from serving.engine.block_pool import BlockPool
-from serving.engine.request import GenerateRequest
+from serving.engine.request import (
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_EOS_TOKEN_IDS,
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_SEED,
+    MAX_STOP_TOKEN_IDS,
+    GenerateRequest,
+    SamplingParams,
+)
 from serving.engine.sequence import Sequence
 from serving.errors import ContextLengthError, RequestError
 
@@ -12,14 +27,52 @@ def refuse_malformed(request: GenerateRequest, *, vocab_size: int) -> None:
         raise RequestError("request_id is empty", param="request_id", code="invalid_request_id")
     if not request.prompt_token_ids:
         raise RequestError("the prompt has no tokens", param="prompt_token_ids", code="empty_prompt")
-    for name, token_ids in (
-        ("prompt_token_ids", request.prompt_token_ids),
-        ("output_token_ids", request.output_token_ids),
-    ):
-        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
-            raise RequestError(f"each of {name} must lie in 0 .. {vocab_size - 1}", param=name, code="invalid_token_id")
+    _check_ids("prompt_token_ids", request.prompt_token_ids, vocab_size)
+    _check_ids("output_token_ids", request.output_token_ids, vocab_size)
     if request.sampling.max_tokens < 0:
         raise RequestError("max_tokens must be at least 0", param="max_tokens", code="invalid_max_tokens")
+    _check_sampler_bounds(request.sampling, vocab_size)
+
+
+def _check_sampler_bounds(sampling: SamplingParams, vocab_size: int) -> None:
+    """What a row of `sampler_rows` has room for, and the integers of a `batch`."""
+    biased = [token_id for token_id, _ in sampling.logit_bias]
+    for name, ids, most in (
+        ("logit_bias", biased, MAX_LOGIT_BIAS),
+        ("allowed_token_ids", sampling.allowed_token_ids, None),
+        ("eos_token_ids", sampling.eos_token_ids, MAX_EOS_TOKEN_IDS),
+        ("stop_token_ids", sampling.stop_token_ids, MAX_STOP_TOKEN_IDS),
+    ):
+        _check_count(name, len(ids), most)
+        _check_ids(name, ids, vocab_size)
+    _check_count("bad_words", len(sampling.bad_words), MAX_BAD_WORDS)
+    for word in sampling.bad_words:
+        if not 1 <= len(word) <= MAX_BAD_WORD_TOKENS:
+            raise RequestError(
+                f"each of bad_words must have 1 to {MAX_BAD_WORD_TOKENS} tokens, not {len(word)}",
+                param="bad_words",
+                code="invalid_value",
+            )
+        _check_ids("bad_words", word, vocab_size)
+    for name, number, most in (
+        ("top_k", sampling.top_k, 2**31 - 1),
+        ("seed", sampling.seed, MAX_SEED),
+        ("logprobs", sampling.logprobs or 0, MAX_LOGPROBS),
+        ("prompt_logprobs", sampling.prompt_logprobs or 0, MAX_LOGPROBS),
+    ):
+        if not 0 <= number <= most:
+            raise RequestError(f"{name} must lie in 0 .. {most}, not {number}", param=name, code="invalid_value")
+
+
+def _check_count(name: str, count: int, most: int | None) -> None:
+    if most is not None and count > most:
+        raise RequestError(f"{name} may have at most {most} entries, not {count}", param=name, code="too_many_entries")
+
+
+def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
+    ids = tuple(ids)
+    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+        raise RequestError(f"each of {name} must lie in 0 .. {vocab_size - 1}", param=name, code="invalid_token_id")
 
 
 def refuse_unfitting(sequence: Sequence, pool: BlockPool, *, max_model_len: int) -> None:

@@ -16,9 +16,14 @@ import numpy as np
 from jax import Array
 
 from serving.engine.plan import Admission
-from serving.engine.request import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from serving.engine.request import (
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_EOS_TOKEN_IDS,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_TOKEN_IDS,
+)
 
-MAX_EOS_TOKEN_IDS = 16
 NO_ID = -1  # pads every list of token ids
 MAX_COUNT = np.iinfo(np.uint16).max
 _PREFIX = MAX_BAD_WORD_TOKENS - 1
@@ -87,7 +92,7 @@ def admission_arrays(admission: Admission, vocab_size: int) -> RowSetup:
     """Computes a row's state on the host, so that one compiled `admit` serves prompts of every length.
 
     Token ids must lie in [0, vocab_size) and lists within their limits in `request`; both are checked where requests
-    are accepted. What does not fit raises ValueError or IndexError here, before anything reaches the device.
+    are accepted (`intake`). What does not fit raises ValueError or IndexError here, before anything reaches the device.
     """
     sampling, output = admission.sampling, admission.output_token_ids
     counts = np.bincount(np.asarray(output, np.int64), minlength=vocab_size)

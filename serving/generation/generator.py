@@ -8,8 +8,14 @@ from dataclasses import replace
 from typing import cast
 
 from serving.engine.client import Engine
-from serving.engine.request import MAX_SEED, GenerateRequest, TokenEvent
-from serving.errors import ContextLengthError, EngineUnavailableError, RequestError, UnsupportedError
+from serving.engine.request import MAX_EOS_TOKEN_IDS, MAX_SEED, GenerateRequest, TokenEvent
+from serving.errors import (
+    CheckpointError,
+    ContextLengthError,
+    EngineUnavailableError,
+    RequestError,
+    UnsupportedError,
+)
 from serving.generation.chat_format import ChatFormat
 from serving.generation.checkpoint_text import SamplingDefaults
 from serving.generation.choice import Choice
@@ -34,7 +40,7 @@ class Generator:
     ) -> None:
         """`defaults` None: the checkpoint's own; `SamplingDefaults()`: neutral ones.
 
-        Raises CheckpointError where one of them is out of bounds.
+        Raises CheckpointError where one of them is out of bounds, or the tokens that end a text are.
         """
         self.engine = engine
         self.tokenizer = tokenizer
@@ -43,6 +49,7 @@ class Generator:
         self.max_model_len = max_model_len
         self.defaults = tokenizer.checkpoint.defaults if defaults is None else defaults
         check_defaults(self.defaults)
+        _check_end_tokens(tokenizer)
 
     async def prepare(self, request: TextRequest) -> PreparedPrompt:
         """Renders, encodes and checks. Raises RequestError that names what is wrong (ContextLengthError where prompt
@@ -161,6 +168,23 @@ class Generator:
                     if delta.finish_reason is not None:
                         return
         raise EngineUnavailableError("the engine's stream ended without saying why")
+
+
+def _check_end_tokens(tokenizer: Tokenizer) -> None:
+    """Refused here, once, and not in each request: no client could do anything about them."""
+    ends, size = tokenizer.eos_token_ids, tokenizer.vocab_size
+    if len(ends) > MAX_EOS_TOKEN_IDS:
+        raise CheckpointError(
+            f"the checkpoint names {len(ends)} tokens that end a text (eos_token_id in generation_config.json and "
+            f"config.json, and the tokenizer's own); at most {MAX_EOS_TOKEN_IDS} are supported",
+            param="eos_token_id",
+        )
+    outside = [token_id for token_id in ends if not 0 <= token_id < size]
+    if outside:
+        raise CheckpointError(
+            f"the checkpoint's eos_token_id {outside[0]} is no token of its tokenizer, whose ids are 0 .. {size - 1}",
+            param="eos_token_id",
+        )
 
 
 async def _feed(ready: asyncio.Queue[TextDelta | Exception], choice: AsyncGenerator[TextDelta, None]) -> None:

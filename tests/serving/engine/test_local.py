@@ -27,7 +27,9 @@ async def engine(tmp_path: object) -> AsyncIterator[LocalEngine]:
 
 def request(name: str = "one", length: int = 10, **sampling: object) -> GenerateRequest:
     params = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **sampling})  # type: ignore[arg-type]
-    return GenerateRequest(request_id=name, prompt_token_ids=tuple(i % VOCAB_SIZE for i in range(length)), sampling=params)
+    return GenerateRequest(
+        request_id=name, prompt_token_ids=tuple(i % VOCAB_SIZE for i in range(length)), sampling=params
+    )
 
 
 async def events_of(engine: LocalEngine, one: GenerateRequest) -> list[TokenEvent]:
@@ -65,6 +67,59 @@ async def test_a_refused_request_raises_and_costs_the_others_nothing(
     with pytest.raises(error):
         await events_of(engine, bad)
     assert sum(len(event.token_ids) for event in await good) == 8
+
+
+OUTSIDE = VOCAB_SIZE
+
+
+@pytest.mark.parametrize(
+    ("param", "sampling"),
+    [
+        ("eos_token_ids", {"eos_token_ids": tuple(range(17)), "min_tokens": 1}),
+        ("eos_token_ids", {"eos_token_ids": (2**40,), "min_tokens": 1}),
+        ("stop_token_ids", {"stop_token_ids": tuple(range(33)), "min_tokens": 1}),
+        ("stop_token_ids", {"stop_token_ids": (2**40,), "min_tokens": 1}),
+        ("logit_bias", {"logit_bias": tuple((i % VOCAB_SIZE, 1.0) for i in range(301))}),
+        ("logit_bias", {"logit_bias": ((2**40, 1.0),)}),
+        ("allowed_token_ids", {"allowed_token_ids": (OUTSIDE,)}),
+        ("allowed_token_ids", {"allowed_token_ids": (-1,)}),
+        ("bad_words", {"bad_words": tuple((i,) for i in range(65))}),
+        ("bad_words", {"bad_words": ((1,) * 9,)}),
+        ("bad_words", {"bad_words": ((),)}),
+        ("bad_words", {"bad_words": ((2**40,),)}),
+        ("top_k", {"temperature": 1.0, "top_k": 2**32}),
+        ("top_k", {"temperature": 1.0, "top_k": -1}),
+        ("seed", {"temperature": 1.0, "seed": 2**64}),
+        ("seed", {"temperature": 1.0, "seed": -1}),
+        ("logprobs", {"logprobs": 21}),
+        ("prompt_logprobs", {"prompt_logprobs": -1}),
+    ],
+)
+async def test_what_a_step_would_raise_for_is_refused_and_the_engine_lives(
+    engine: LocalEngine, param: str, sampling: dict[str, object]
+) -> None:
+    with pytest.raises(RequestError) as refusal:
+        await events_of(engine, request("bad", **sampling))
+    assert refusal.value.param == param
+    assert sum(len(event.token_ids) for event in await events_of(engine, request("good"))) == 8
+
+
+async def test_a_row_filled_to_every_limit_is_served(engine: LocalEngine) -> None:
+    full = request(
+        "full",
+        logit_bias=tuple((i % VOCAB_SIZE, 0.5) for i in range(300)),
+        bad_words=tuple((*range(7), i) for i in range(64)),
+        eos_token_ids=tuple(range(16)),
+        stop_token_ids=tuple(range(16, 48)),
+        allowed_token_ids=tuple(range(48, VOCAB_SIZE)),
+        min_tokens=8,
+        temperature=1.0,
+        top_k=2**31 - 1,
+        seed=2**63 - 1,
+        logprobs=20,
+        prompt_logprobs=20,
+    )
+    assert sum(len(event.token_ids) for event in await events_of(engine, full)) == 8
 
 
 async def test_leaving_a_stream_frees_its_pages(engine: LocalEngine) -> None:

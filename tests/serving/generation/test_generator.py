@@ -340,6 +340,17 @@ def test_defaults_that_no_request_could_use_are_refused_at_start(byte_level: Pat
         _generator(load_tokenizer(byte_level), defaults=defaults)
 
 
+@pytest.mark.parametrize(("ends", "says"), [(tuple(range(17)), "names 17 tokens"), ((5, 10**6), "1000000 is no token")])
+def test_end_tokens_that_no_engine_could_serve_are_a_checkpoint_error(
+    byte_level: Path, ends: tuple[int, ...], says: str
+) -> None:
+    tokenizer = load_tokenizer(byte_level)
+    tokenizer.eos_token_ids = ends  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(CheckpointError, match=says) as caught:
+        _generator(tokenizer)
+    assert caught.value.param == "eos_token_id"
+
+
 def test_derived_seeds_are_fixed_and_within_bounds() -> None:
     seeds = [derived_seed(7, index) for index in range(128)]
     assert seeds[0] == 7
