@@ -44,23 +44,23 @@ def encoded(pieces: SentencePieceProcessor, dialogue: Conversation) -> tuple[lis
     return tokens, learned
 
 
-def write_shard(model: Path, path: Path, length: int, long_share: float, seed: int) -> int:
-    """Packs about SHARD_TOKENS tokens into rows of `length` and returns how many tokens are no padding."""
+def write_shard(model: Path, path: Path, length: int, long_share: float, seed: int, tokens: int = SHARD_TOKENS) -> int:
+    """Packs about `tokens` tokens into rows of `length` and returns how many tokens are no padding."""
     pieces, draw = tokenizer.load(model), Draw(seed)
     rows: list[tuple[list[int], list[int], list[bool]]] = []
     still_open: list[tuple[list[int], list[int], list[bool]]] = []
     total = 0
-    while total < SHARD_TOKENS:
-        tokens, learned = encoded(pieces, conversation(training_episode(draw, long_share)))
-        if len(tokens) > length:
+    while total < tokens:
+        ids, learned = encoded(pieces, conversation(training_episode(draw, long_share)))
+        if len(ids) > length:
             continue
-        total += len(tokens)
-        fitting = [row for row in still_open if len(row[0]) + len(tokens) <= length]
+        total += len(ids)
+        fitting = [row for row in still_open if len(row[0]) + len(ids) <= length]
         row = max(fitting, key=lambda item: len(item[0])) if fitting else ([], [], [])
         if not fitting:
             still_open.append(row)
-        row[1].extend([row[1][-1] + 1 if row[1] else 1] * len(tokens))
-        row[0].extend(tokens)
+        row[1].extend([row[1][-1] + 1 if row[1] else 1] * len(ids))
+        row[0].extend(ids)
         row[2].extend(learned)
         if len(row[0]) > length - 16 or len(still_open) > _OPEN_ROWS:
             fullest = max(range(len(still_open)), key=lambda index: len(still_open[index][0]))

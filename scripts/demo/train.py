@@ -108,7 +108,7 @@ class Trainer:
         saved = sorted(self.folder.glob("step_*[0-9]"))
         if not saved:
             return False
-        tree = orbax.load_pytree(saved[-1], self._tree())
+        tree = orbax.load(saved[-1], self._tree())
         self.params, self.state = tree["params"], tree["state"]
         step, seconds, tokens = np.asarray(tree["progress"])
         self.progress = Progress(int(step), 0.0 if restart_clock else float(seconds), int(tokens))
@@ -118,7 +118,7 @@ class Trainer:
         path = self.folder / f"step_{self.progress.step:08}"
         if path.exists():
             return
-        orbax.save_pytree(path.absolute(), self._tree())
+        orbax.save(path.absolute(), self._tree())
         for old in sorted(self.folder.glob("step_*[0-9]"))[:-2]:
             shutil.rmtree(old)
 
@@ -136,7 +136,7 @@ class Trainer:
                 rows = max(1, TOKENS_A_STEP // stage.length)
                 source = dataset.batches(stage.folder, rows, TOKENS_A_STEP * 9 // 16, seed=self.progress.step)
                 while self.progress.seconds < stage.until * self.budget and not stopped:
-                    self._one_step(next(source))
+                    self.take(next(source))
                     bar.n = round(self.progress.seconds)
                     if self.progress.step % 20 == 0:
                         bar.set_postfix(
@@ -154,7 +154,8 @@ class Trainer:
         if stopped:
             raise SystemExit(f"stopped after step {self.progress.step}; the same command goes on from there")
 
-    def _one_step(self, batch: dataset.Batch) -> None:
+    def take(self, batch: dataset.Batch) -> None:
+        """One step of training; its time counts towards the budget."""
         began = time.monotonic()
         now = jnp.asarray(rate(self.progress, self.budget, self.peak), jnp.float32)
         self.params, self.state, value = self.step(
