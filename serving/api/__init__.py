@@ -1,0 +1,19 @@
+"""HTTP in, HTTP out, in OpenAI's words.
+
+    http              build_app: which path goes where          server            run_api: the socket, its limits
+    front             request ids, errors, the log line         bounded_protocol  limits on headers
+    text_routes       chat and text completions                 token_routes      tokenize, detokenize, models
+    health            liveness, readiness, metrics              page              the chat page
+
+    request_body      bytes from the socket, bounded            strict_json       bytes -> object
+    typed_body        object -> struct, or an error by path     sampling_body, chat_body, completion_body, tokenize_body
+
+    generation        one request's streams: slots, merging, measuring            stream_slots, metered_engine
+    chat_reply, chat_choice, completion_reply, reply_parts      deltas -> replies
+    chunks            deltas -> event bytes                     sse               event bytes -> the client, to one end
+    connection        a client who leaves                       error_reply       every failure in one shape
+    service           what all of them share
+
+An error after a stream began is its last event, in place of [DONE]: a client that waits for [DONE] knows that the
+answer is whole. Everything else that fails has an HTTP status.
+"""

@@ -10,6 +10,7 @@ from serving.api.sse import ABORT_EXTENSION
 
 HEADER_BYTES = 32 << 10  # request line and headers
 HEADER_SECONDS = 10.0  # from the first byte, or from the connection, to the end of the headers
+STALL_SECONDS = 1.0  # a timer that fires so late says more about this process than about a client
 
 _CODES = {400: "bad_request", 408: "request_timeout", 431: "headers_too_large"}
 
@@ -72,6 +73,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._header_timer = self.loop.call_later(HEADER_SECONDS, self._headers_late)
 
     def _headers_late(self) -> None:
+        late = self.loop.time() - self._header_timer.when() if self._header_timer else 0.0
+        if late > STALL_SECONDS:  # this process stood still: what the client sent may lie unread in the socket
+            self._header_timer = self.loop.call_later(STALL_SECONDS, self._headers_late)
+            return
         self._header_timer = None
         self._refuse(408, f"the headers did not arrive within {HEADER_SECONDS:g} seconds")
 
