@@ -52,7 +52,6 @@ def packed(
     rows: Sequence[int] | None = None,
     positions: Sequence[int] | None = None,
     num_output: Sequence[int] | None = None,
-    stateful: bool = True,
 ) -> SampleParams:
     """The parameters of one step, one sequence for each of `samplings`."""
     size = len(samplings)
@@ -64,7 +63,7 @@ def packed(
         row=jnp.array(range(size) if rows is None else rows, jnp.int32),
         position=jnp.array([0] * size if positions is None else positions, jnp.int32),
         needs_sample=jnp.ones(size, bool),
-        stateful=jnp.full(size, stateful),
+        stateful=jnp.ones(size, bool),
         ban_stops=jnp.array([n < s.min_tokens for n, s in zip(num_output or [0] * size, samplings, strict=True)]),
         temperature=column("temperature", jnp.float32),
         top_k=column("top_k", jnp.int32),

@@ -37,6 +37,8 @@ DRAWS = 200_000
 PROMPT = (3, 3, 7, 20)
 OUTPUT = (5, 6, 5, 11, 12)
 LOGITS = np.random.default_rng(7).normal(0.3, 1.3, VOCAB).astype(np.float32)
+_DESCENDING = np.argsort(-LOGITS)
+LOGITS[_DESCENDING[5]] = LOGITS[_DESCENDING[4]]  # so that top_k=5 keeps six
 
 jit_sample = jax.jit(sample)
 jit_greedy = jax.jit(greedy)
@@ -294,10 +296,13 @@ def test_edits_that_are_off_change_no_bit() -> None:
 
 
 def test_a_row_that_was_not_admitted_does_not_inherit_bans_or_bias() -> None:
-    leftovers = admitted([SETTINGS["everything"]], PROMPT, OUTPUT)
-    logits = jnp.array(LOGITS[None])
-    result = jit_edited(leftovers, logits, packed([SamplingParams()], stateful=False))
-    np.testing.assert_array_equal(result, logits)
+    heir, owner = SamplingParams(), SETTINGS["everything"]
+    rows = admitted([owner, owner], PROMPT, OUTPUT)
+    logits = np.tile(LOGITS, (2, 1))
+    params = packed([heir, owner], num_output=[5, 5])
+    result = jit_edited(rows, jnp.array(logits), replace(params, stateful=jnp.array([False, True])))
+    np.testing.assert_array_equal(result[0], logits[0])
+    np.testing.assert_allclose(result[1], edited(logits[1], owner, PROMPT, OUTPUT), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
