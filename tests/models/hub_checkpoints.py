@@ -1,0 +1,72 @@
+"""Checkpoints with random weights, written by the hub's own library, and that library's logits."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+torch.set_num_threads(1)  # these models are too small to share out, and threads that wait for each other cost seconds
+
+SMALL = {
+    "vocab_size": 257,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+}
+
+
+def llama(**fields: Any) -> PreTrainedModel:
+    return _with_random_weights(LlamaForCausalLM(LlamaConfig(**{**SMALL, **fields})))
+
+
+def qwen3(**fields: Any) -> PreTrainedModel:
+    return _with_random_weights(Qwen3ForCausalLM(Qwen3Config(**{**SMALL, **fields})))
+
+
+def write(model: PreTrainedModel, directory: Path, *, max_shard_size: str = "5GB") -> Path:
+    model.save_pretrained(directory, max_shard_size=max_shard_size)
+    return directory
+
+
+def logits(model: PreTrainedModel, token_ids: np.ndarray) -> np.ndarray:
+    """[T] -> [T, V] float32."""
+    with torch.no_grad():
+        return model(torch.from_numpy(token_ids.astype(np.int64))[None]).logits[0].float().numpy()
+
+
+def greedy(model: PreTrainedModel, prompt: np.ndarray, count: int) -> np.ndarray:
+    """The prompt and the `count` tokens that follow it."""
+    with torch.no_grad():
+        ids = torch.from_numpy(prompt.astype(np.int64))[None]
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=count,
+            min_new_tokens=count,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    return out[0].numpy().astype(np.int32)
+
+
+def _with_random_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """The library begins with biases of 0, norms of 1 and weights that say little: none of that would show a mistake."""
+    random = torch.Generator().manual_seed(11)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            values = torch.randn(weight.shape, generator=random)
+            if name.endswith("bias"):
+                weight.copy_(0.3 * values)
+            elif "norm" in name:
+                weight.copy_(1 + 0.3 * values)
+            else:
+                weight.copy_(values / math.sqrt(weight.shape[-1]))
+    return model.float().eval()
