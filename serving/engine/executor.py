@@ -5,7 +5,7 @@ an error, never a compilation while serving. Programs do not wait for each other
 the device works, and the tokens it draws feed the next dispatch on the device.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -64,9 +64,10 @@ class Executor:
             self._admit(admission)
         batch = self._packer.pack(plan)
         layout = batch.layout
-        self._pool, self._rows, tokens, logits, sequences, hidden = self._compiled.forward[layout](
-            self._weights, self._pool, self._rows, batch.vector
+        self._pool, last_token, tokens, logits, sequences, hidden = self._compiled.forward[layout](
+            self._weights, self._pool, self._rows.last_token, batch.vector
         )
+        self._rows = replace(self._rows, last_token=last_token)
         if not batch.plain:
             self._rows, tokens = self._compiled.sample[layout.sequences](self._rows, logits, sequences)
         scores = self._compiled.score[layout.sequences](logits, tokens) if batch.logprobs else None

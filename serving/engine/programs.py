@@ -52,7 +52,7 @@ def compile_programs(
     lowered: dict[tuple[str, object], jax.stages.Lowered] = {}
     for layout in layouts:
         step = jax.jit(functools.partial(steps.forward, program, layout), donate_argnums=(1, 2))
-        lowered["forward", layout] = step.lower(weights, pool, rows, _integers(layout.size))
+        lowered["forward", layout] = step.lower(weights, pool, rows.last_token, _integers(layout.size))
         hidden = lowered["forward", layout].out_info[-1]
         score_prompt = jax.jit(functools.partial(steps.score_prompt, program))
         lowered["score_prompt", layout.tokens] = score_prompt.lower(

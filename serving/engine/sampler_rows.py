@@ -165,20 +165,21 @@ def admit(rows: SamplerRows, setup: RowSetup) -> SamplerRows:
     )
 
 
-def record_last(rows: SamplerRows, row: Array, tokens: Array) -> SamplerRows:
-    """Stores tokens [S] as the last ones of `row` [S]; negative tokens (`NO_ID`) are not stored."""
-    target = jnp.where(tokens >= 0, row, rows.num_rows)
-    return replace(rows, last_token=rows.last_token.at[target].set(tokens, mode="drop"))
+def record_last(last_token: Array, row: Array, tokens: Array) -> Array:
+    """Stores tokens [S] as the last ones [R] of `row` [S]; negative tokens (`NO_ID`) are not stored."""
+    target = jnp.where(tokens >= 0, row, last_token.shape[0])
+    return last_token.at[target].set(tokens, mode="drop")
 
 
 def record(rows: SamplerRows, row: Array, tokens: Array) -> SamplerRows:
-    """`record_last`, and counts the tokens and appends them to `recent`. A row may occur once among those stored."""
+    """Does `record_last`, counts the tokens, and appends them to `recent`. A row may occur once among those stored."""
     target = jnp.where(tokens >= 0, row, rows.num_rows)
     before = rows.output_counts.at[target, tokens].get(mode="fill", fill_value=0)
     after = jnp.minimum(before, jnp.uint16(MAX_COUNT - 1)) + jnp.uint16(1)
     shifted = jnp.concatenate([rows.recent.at[target, 1:].get(mode="clip"), tokens[:, None]], axis=1)
     return replace(
-        record_last(rows, row, tokens),
+        rows,
+        last_token=record_last(rows.last_token, row, tokens),
         output_counts=rows.output_counts.at[target, tokens].set(after, mode="drop"),
         recent=rows.recent.at[target].set(shifted, mode="drop"),
     )

@@ -63,15 +63,15 @@ class SampleParams:
     seed_lo: Array  # [S] uint32
 
 
-def greedy(rows: SamplerRows, logits: Array, params: SampleParams) -> tuple[SamplerRows, Array]:
+def greedy(last_token: Array, logits: Array, params: SampleParams) -> tuple[Array, Array]:
     """The most likely tokens of raw logits [S, V], for a batch whose sequences are all plain greedy.
 
-    Returns the rows, with `last_token` updated and nothing else read or written, and tokens [S] int32, `NO_TOKEN` where
-    nothing was asked for or could be drawn.
+    Takes and returns the rows' `last_token` [R], all that it needs of them, and returns tokens [S] int32, `NO_TOKEN`
+    where nothing was asked for or could be drawn.
     """
     peak, tokens = _first_max(logits)
     tokens = jnp.where(params.needs_sample & jnp.isfinite(peak), tokens, NO_TOKEN)
-    return record_last(rows, params.row, tokens), tokens
+    return record_last(last_token, params.row, tokens), tokens
 
 
 def sample(rows: SamplerRows, logits: Array, params: SampleParams) -> tuple[SamplerRows, Array]:

@@ -58,10 +58,10 @@ def forward(
     layout: BatchLayout,
     weights: tuple[Array, ...],
     pool: Array,
-    rows: SamplerRows,
+    last_token: Array,  # [R]: the rows' own, and all that a greedy batch needs of them
     vector: Array,
-) -> tuple[Array, SamplerRows, Array, Array, Array, Array]:
-    """Returns (pool, rows, greedy tokens [S], logits [S, V] float32, the batch's block of sequences, hidden [T, D])."""
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Returns (pool, last_token, greedy tokens [S], logits [S, V] float32, the block of sequences, hidden [T, D])."""
     fields = unpack(vector, layout)
     sequences = dict(zip(SEQUENCE_FIELDS, fields["sequences"], strict=True))
     batch = RaggedBatch(
@@ -75,13 +75,13 @@ def forward(
     )
     feeds_back = sequences["flags"] & FEEDS_BACK != 0
     owner = jnp.minimum(fields["sequence_ids"], layout.sequences - 1)
-    fed_back = rows.last_token[sequences["row"]][owner]
+    fed_back = last_token[sequences["row"]][owner]
     token_ids = jnp.where(feeds_back[owner], fed_back, fields["token_ids"])
     model = program.model(weights)
     hidden, pool = model(token_ids, fields["positions"], pool, _attend(program.attention, batch))
     logits = model.logits(hidden[sequences["last"]])
-    rows, tokens = sampling.greedy(rows, logits, sample_params(fields["sequences"]))
-    return pool, rows, tokens, logits, fields["sequences"], hidden
+    last_token, tokens = sampling.greedy(last_token, logits, sample_params(fields["sequences"]))
+    return pool, last_token, tokens, logits, fields["sequences"], hidden
 
 
 def _attend(attention: PagedAttention, batch: RaggedBatch) -> Attend:

@@ -222,14 +222,13 @@ def test_temperature_zero_comes_after_penalties_and_bans() -> None:
     assert jit_sample(admitted([s], output=(0, 0)), jnp.array(logits), packed([s]))[1].tolist() == [3]
 
 
-def test_greedy_is_the_argmax_and_touches_last_token_only() -> None:
+def test_greedy_is_the_argmax_and_stores_it_as_the_last_token() -> None:
     logits = np.random.default_rng(1).normal(size=(4, VOCAB)).astype(np.float32)
     before = init_rows(NUM_ROWS, VOCAB)
     params = packed([SamplingParams(temperature=0.0)] * 4, rows=[5, 3, 0, 2])
-    after, tokens = jit_greedy(before, jnp.array(logits), params)
+    after, tokens = jit_greedy(before.last_token, jnp.array(logits), params)
     np.testing.assert_array_equal(tokens, logits.argmax(-1))
-    assert after.last_token[:6].tolist() == [tokens[2], 0, tokens[3], tokens[1], 0, tokens[0]]
-    assert not after.output_counts.any()
+    assert after[:6].tolist() == [tokens[2], 0, tokens[3], tokens[1], 0, tokens[0]]
     np.testing.assert_array_equal(jit_sample(before, jnp.array(logits), params)[1], tokens)
 
 
@@ -379,7 +378,7 @@ def test_logits_without_a_drawable_token_give_no_token_and_hurt_no_neighbour() -
         assert tokens.tolist() == [expected, NO_TOKEN, expected, expected]
         assert after.output_counts.sum(-1)[:5].tolist() == [1, 0, 1, 1, 0]
         if broken:
-            _, tokens = jit_greedy(rows, jnp.array(logits), packed([SamplingParams(temperature=0.0)] * 4))
+            _, tokens = jit_greedy(rows.last_token, jnp.array(logits), packed([SamplingParams(temperature=0.0)] * 4))
             assert tokens.tolist() == [LOGITS.argmax(), NO_TOKEN, LOGITS.argmax(), LOGITS.argmax()]
 
 
