@@ -5,6 +5,7 @@ A deployment names a checkpoint and sets limits. Paths in it are relative to the
 """
 
 import dataclasses
+import math
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ class EngineConfig:
     prefix_caching: bool = True
     token_buckets: tuple[int, ...] = ()  # step sizes compiled; empty: derived from the budget
     compilation_cache: Path | None = None  # None: ~/.cache/weft/compilation
+    step_timeout_seconds: float = 120.0  # a step that takes longer hangs, and its engine process is restarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,21 @@ class ServerConfig:
     port: int = 8000
     max_body_bytes: int = 8 << 20
     max_streams: int = 512  # open generations per API process
+
+
+# What each number may be, both ends included. None is left alone.
+_RANGES: dict[str, tuple[int, float]] = {
+    "engine.max_model_len": (2, math.inf),  # one token of prompt, one of output
+    "engine.max_num_seqs": (1, math.inf),
+    "engine.max_num_batched_tokens": (1, math.inf),
+    "engine.max_waiting": (1, math.inf),
+    "engine.page_size": (1, math.inf),
+    "engine.num_pages": (1, math.inf),
+    "engine.cache_bytes": (1, math.inf),
+    "server.port": (0, 65535),  # 0: any free one
+    "server.max_body_bytes": (1024, math.inf),
+    "server.max_streams": (1, math.inf),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +75,32 @@ def load_deployment(path: Path) -> Deployment:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such deployment file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     deployment = _build(Deployment, table, path, prefix="")
-    check_limits(deployment.engine, str(path))
+    check_limits(deployment, str(path))
     return deployment
 
 
-def check_limits(engine: EngineConfig, where: str) -> None:
-    """Refuses limits that cannot hold together. Raises ConfigError."""
-    for key in ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "cache_bytes"):
-        if getattr(engine, key) < 1:
-            raise ConfigError(f"{where}: engine.{key} must be at least 1, not {getattr(engine, key)}", param=key)
+def check_limits(deployment: Deployment, where: str) -> None:
+    """Refuses values out of their range, and limits that cannot hold together. Raises ConfigError."""
+    engine = deployment.engine
+    for key, (low, high) in _RANGES.items():
+        table, name = key.split(".")
+        value = getattr(getattr(deployment, table), name)
+        if value is not None and not low <= value <= high:
+            right = f"at least {low}" if high == math.inf else f"in {low} .. {high}"
+            raise ConfigError(f"{where}: {key} must be {right}, not {value}", param=name)
+    if not 0 < engine.step_timeout_seconds < math.inf:
+        raise ConfigError(
+            f"{where}: engine.step_timeout_seconds must be above 0 and finite, not {engine.step_timeout_seconds}",
+            param="step_timeout_seconds",
+        )
+    for key, text in (("name", deployment.name), ("server.host", deployment.server.host)):
+        if not text:
+            raise ConfigError(f"{where}: {key} must not be empty", param=key)
     if engine.max_num_batched_tokens < engine.max_num_seqs:
         raise ConfigError(
             f"{where}: engine.max_num_batched_tokens ({engine.max_num_batched_tokens}) must be at least "
@@ -123,5 +154,7 @@ def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not hint:
-        raise ConfigError(f"{path}: {key} must be {getattr(hint, '__name__', hint)}, not {type(value).__name__} {value!r}", param=key)
+        raise ConfigError(
+            f"{path}: {key} must be {getattr(hint, '__name__', hint)}, not {type(value).__name__} {value!r}", param=key
+        )
     return value

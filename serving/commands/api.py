@@ -4,6 +4,7 @@ import argparse
 import socket
 from pathlib import Path
 
+from serving.commands.argument_types import seconds
 from serving.commands.deployment_flags import add_deployment_flags, deployment_from
 from serving.commands.supervised import add_lifeline_flag, lifeline_of
 from serving.config import ServerConfig
@@ -17,7 +18,7 @@ _BACKLOG = 2048
 def add_parser(parser: argparse.ArgumentParser) -> None:
     add_deployment_flags(parser, server=True)
     parser.add_argument("--socket", type=Path, required=True, metavar="PATH", help="the engine process's Unix socket")
-    parser.add_argument("--drain-seconds", type=float, default=DRAIN_SECONDS, metavar="S", help="at most, on SIGTERM")
+    parser.add_argument("--drain-seconds", type=seconds, default=DRAIN_SECONDS, metavar="S", help="at most, on SIGTERM")
     add_lifeline_flag(parser)
 
 

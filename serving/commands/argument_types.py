@@ -41,6 +41,17 @@ def positive(text: str) -> float:
     return number
 
 
+def seconds(text: str) -> float:
+    """A time that may be 0, and that ends."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text!r}") from None
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be at least 0 and finite, not {text}")
+    return number
+
+
 def share(text: str) -> float:
     """From 0 up to, but not, 1."""
     if text in ("0", "0.0"):

@@ -43,7 +43,7 @@ def deployment_from(args: argparse.Namespace) -> Deployment:
         engine=dataclasses.replace(deployment.engine, **_given(args, _ENGINE_FLAGS)),
         server=dataclasses.replace(deployment.server, **_given(args, _SERVER_FLAGS)),
     )
-    check_limits(deployment.engine, "the command line")
+    check_limits(deployment, "the command line")
     return deployment
 
 

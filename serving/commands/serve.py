@@ -10,6 +10,7 @@ from pathlib import Path
 
 from serving.child_process import ChildProcess
 from serving.commands.api import DRAIN_SECONDS
+from serving.commands.argument_types import seconds
 from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
 from serving.commands.serve_report import ServeReport
 from serving.lifeline import Status
@@ -22,7 +23,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
     add_deployment_flags(parser, server=True)
     parser.add_argument(
         "--drain-seconds",
-        type=float,
+        type=seconds,
         default=DRAIN_SECONDS,
         metavar="S",
         help="on SIGTERM, how long open streams may go on (default: %(default)g)",

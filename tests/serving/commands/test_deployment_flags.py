@@ -2,9 +2,11 @@
 
 import argparse
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from serving.commands import api, serve
 from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
 from serving.config import Deployment
 from serving.errors import ConfigError
@@ -68,6 +70,22 @@ def test_both_a_deployment_and_a_model_are_refused(file: Path) -> None:
 def test_limits_that_cannot_hold_together_are_refused(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"the command line: engine\.max_num_batched_tokens"):
         deployment_from(parsed(str(file), "--max-num-batched-tokens", "2"))
+
+
+@pytest.mark.parametrize(("flag", "says"), [("--max-model-len=1", "engine.max_model_len"), ("--host=", "server.host")])
+def test_a_flag_out_of_its_range_is_refused(file: Path, flag: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"the command line: {says} must"):
+        deployment_from(parsed(str(file), flag))
+
+
+@pytest.mark.parametrize("command", [serve, api])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "soon"])
+def test_the_time_to_drain_must_end(command: ModuleType, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["tiny", "--socket=s", f"--drain-seconds={value}"])
+    assert "argument --drain-seconds: must be" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

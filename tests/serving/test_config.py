@@ -1,0 +1,135 @@
+"""Deployment files: what is wrong is said with the file and the key."""
+
+from pathlib import Path
+
+import pytest
+
+from serving.config import Deployment, EngineConfig, ModelConfig, load_deployment
+from serving.errors import ConfigError
+
+LEAST = {"name": '"tiny"', "model.checkpoint": '"weights"'}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "tiny.toml"
+
+
+def written(file: Path, **keys: str) -> Path:
+    """A deployment file with the least that it needs, and `keys` ("engine.page_size") as TOML values over it."""
+    lines = [f"{key} = {value}" for key, value in (LEAST | keys).items()]
+    file.write_text("\n".join(lines))
+    return file
+
+
+def refused(file: Path) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_deployment(file)
+    assert str(file) in caught.value.message
+    return caught.value
+
+
+def test_the_least_file_takes_every_default(file: Path) -> None:
+    found = load_deployment(written(file))
+    assert found == Deployment(name="tiny", model=ModelConfig(checkpoint=file.parent / "weights"))
+
+
+def test_a_path_is_relative_to_the_file_and_an_absolute_one_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "deployments"
+    folder.mkdir()
+    keys = {"model.checkpoint": '"../weights"', "engine.compilation_cache": '"/var/cache"'}
+    found = load_deployment(written(folder / "a.toml", **keys))
+    assert found.model.checkpoint == tmp_path / "weights"
+    assert found.engine.compilation_cache == Path("/var/cache")
+
+
+def test_a_whole_number_is_taken_for_a_time(file: Path) -> None:
+    assert load_deployment(written(file, **{"engine.step_timeout_seconds": "90"})).engine.step_timeout_seconds == 90.0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("nmae", '"x"', "known here: engine, model, name, server"),
+        ("engine.page_sise", "16", "page_size"),
+        ("engine.page_size", '"16"', "must be int, not str"),
+        ("engine.page_size", "true", "must be int, not bool"),
+        ("engine.page_size", "16.0", "must be int, not float"),
+        ("engine.prefix_caching", "1", "must be bool, not int"),
+        ("engine.step_timeout_seconds", "true", "must be float, not bool"),
+        ("engine.token_buckets", "8", "must be a list"),
+        ("engine.token_buckets", "[1, true]", r"token_buckets\[1\] must be int, not bool"),
+        ("model.dtype", '"float16"', "'float32', 'bfloat16'"),
+        ("model.checkpoint", "7", "must be Path, not int"),
+        ("server.port", '"http"', "must be int, not str"),
+        ("server", "3", "must be a table"),
+    ],
+)
+def test_an_unknown_key_or_a_wrong_type_is_refused(file: Path, key: str, value: str, says: str) -> None:
+    error = refused(written(file, **{key: value}))
+    assert key in error.message
+    assert error.param is not None
+    assert error.param.startswith(key)
+    with pytest.raises(ConfigError, match=says):
+        load_deployment(file)
+
+
+@pytest.mark.parametrize(
+    ("key", "bad", "good"),
+    [
+        ("engine.max_model_len", ["1", "-5"], ["2"]),
+        ("engine.max_num_seqs", ["0"], ["1"]),
+        ("engine.max_num_batched_tokens", ["0", "31"], ["32"]),
+        ("engine.max_waiting", ["0"], ["1"]),
+        ("engine.page_size", ["0"], ["1"]),
+        ("engine.num_pages", ["0", "-1"], ["1"]),
+        ("engine.cache_bytes", ["0"], ["1"]),
+        ("engine.step_timeout_seconds", ["0", "-1.5", "inf", "nan"], ["0.5"]),
+        ("engine.token_buckets", ["[0]", "[8, 513]"], ["[1, 512]"]),
+        ("server.port", ["-1", "65536"], ["0", "65535"]),
+        ("server.max_body_bytes", ["1023"], ["1024"]),
+        ("server.max_streams", ["0"], ["1"]),
+        ("server.host", ['""'], ['"::1"']),
+        ("name", ['""'], ['"x"']),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused_with_its_key(
+    file: Path, key: str, bad: list[str], good: list[str]
+) -> None:
+    for value in bad:
+        error = refused(written(file, **{key: value}))
+        assert f"{key} " in error.message
+        assert key.endswith(error.param or "nothing")
+    for value in good:
+        load_deployment(written(file, **{key: value}))
+
+
+def test_every_number_of_a_deployment_has_a_range() -> None:
+    """A key that is added must be added above."""
+    numbers = {name for name, hint in EngineConfig.__annotations__.items() if "int" in str(hint) or hint is float}
+    assert numbers == {
+        *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "num_pages"),
+        *("cache_bytes", "step_timeout_seconds", "token_buckets"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [("[model]\ncheckpoint = 'w'", "name"), ("name = 'a'", "model"), ("name = 'a'\n[model]", "model.checkpoint")],
+)
+def test_a_missing_key_is_named(file: Path, text: str, key: str) -> None:
+    file.write_text(text)
+    error = refused(file)
+    assert error.message.endswith(f"missing key {key}")
+    assert error.param == key
+
+
+@pytest.mark.parametrize("content", [b"name = ", b"name = 1\nname = 2", b"\xff\xfe"])
+def test_a_file_that_is_no_toml_is_refused(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    assert "not valid TOML" in refused(file).message
+
+
+def test_a_file_that_is_not_there_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    assert "no such deployment file" in refused(tmp_path / "absent.toml").message
+    assert "cannot be read" in refused(tmp_path).message
