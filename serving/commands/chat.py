@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
         return _chat_at(args.url or DEFAULT_URL, args.system, console)
     if args.url is not None:
         raise RequestError("give --url or a deployment, not both", param="url")
-    deployment_from(args)
-    with own_server(deployment_arguments(args), console) as url:
+    host = deployment_from(args).server.host
+    with own_server(deployment_arguments(args), host, console) as url:
         return _chat_at(url, args.system, console)
 
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import httpx
 from rich.console import Console
 
-from serving.errors import EngineUnavailableError
+from serving.commands.api import url_of
+from serving.errors import EngineUnavailableError, SetupError
 
 _STOP_SECONDS = 15.0
 _ASK_EVERY_SECONDS = 0.1
@@ -21,17 +22,21 @@ _PROGRAM = (sys.executable, "-m", "serving", "serve")
 
 @contextmanager
 def own_server(
-    deployment_arguments: Sequence[str], console: Console, program: Sequence[str] = _PROGRAM
+    deployment_arguments: Sequence[str], host: str, console: Console, program: Sequence[str] = _PROGRAM
 ) -> Iterator[str]:
-    """Yields the url once it is ready. Raises EngineUnavailableError with the log's end where it does not get there."""
-    port = _free_port()
+    """Yields the url once it is ready. `host` is the one that the deployment listens on.
+
+    Raises EngineUnavailableError with the log's end where it does not get there, SetupError for a host that is not
+    this machine's.
+    """
+    port = _free_port(host)
     command = [*program, *deployment_arguments, f"--port={port}"]
     with tempfile.TemporaryFile() as log:
         # A session of its own: Ctrl-C stops an answer, not the server.
         server = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             with console.status("starting the server"):
-                url = f"http://127.0.0.1:{port}"
+                url = url_of(host, port)
                 while not _is_ready(url):
                     if server.poll() is not None:
                         log.seek(0)
@@ -56,6 +61,9 @@ def _is_ready(url: str) -> bool:
         return False
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return found.getsockname()[1]
+def _free_port(host: str) -> int:
+    try:
+        with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
+            return found.getsockname()[1]
+    except OSError as error:
+        raise SetupError(f"cannot listen on {host}: {error.strerror or error}", param="host") from error
