@@ -3,8 +3,11 @@
 import argparse
 import asyncio
 import logging
+import os
 import signal
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 from serving.commands.deployment_flags import add_deployment_flags, deployment_from
 from serving.commands.supervised import Reports, add_lifeline_flag, lifeline_of
@@ -28,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from serving.app import build_engine  # here, because it loads JAX, which no other command should wait for
 
     configure_logging("text")
+    quiet_jax()
     lifeline = lifeline_of(args)
     lifeline.report(Status("loading weights"))
     failed = Failed()
@@ -36,7 +40,28 @@ def run(args: argparse.Namespace) -> int:
         progress=lambda text, done, total: lifeline.report(Status(text, done, total)),
         on_failure=failed.set,
     )
-    return asyncio.run(serve(engine, args.socket, lifeline, failed))
+    code = asyncio.run(serve(engine, args.socket, lifeline, failed))
+    if code == EXIT_ENGINE_FAILED:
+        end_at_once(code)
+    return code
+
+
+def quiet_jax() -> None:
+    """Keeps JAX's search for backends ("Unable to initialize backend 'tpu'") out of the log.
+
+    Not by the logger "jax": where that has a level before JAX is imported, JAX adds a handler of its own to it, and
+    every warning would come twice.
+    """
+    logging.getLogger("jax._src").setLevel(logging.WARNING)
+
+
+def end_at_once(code: int) -> NoReturn:
+    """Ends this process without the interpreter's own end, which waits for the device: where a step hangs, that would
+    be for ever, and nobody would start another engine."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class Failed:

@@ -1,10 +1,11 @@
 """The Engine protocol in this process: the loop on a thread of its own, streams on the caller's event loop.
 
 Requests and aborts reach the loop through an inbox that it empties before each plan. Events come back in one call per
-step, however many streams there are.
+step, however many streams there are. A second thread watches that no step hangs.
 """
 
 import asyncio
+import dataclasses
 import logging
 import threading
 from collections import deque
@@ -19,7 +20,8 @@ from serving.engine.engine import EngineLoop, StepExecutor
 from serving.engine.limits import ExecutorLimits
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.engine.scheduler import Scheduler
-from serving.errors import EngineUnavailableError, WeftError
+from serving.engine.watchdog import StepWatchdog
+from serving.errors import EngineError, EngineUnavailableError, WeftError
 
 log = logging.getLogger(__name__)
 
@@ -61,22 +63,32 @@ class Stream:
 
 
 class LocalEngine:
-    """Runs an EngineLoop on a daemon thread from construction until `close`."""
+    """Runs an EngineLoop on a daemon thread from construction until `close`.
+
+    `on_failure` is called once, from a thread of the engine's, where the loop dies or a step exceeds the watchdog's
+    limit. Streams have been ended by then.
+    """
 
     def __init__(
-        self, loop: EngineLoop, info: EngineInfo, on_failure: Callable[[BaseException], None] | None = None
+        self,
+        loop: EngineLoop,
+        info: EngineInfo,
+        watchdog: StepWatchdog,
+        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._loop = loop
         self._info = info
+        self._watchdog = watchdog
         self._on_failure = on_failure
         self._streams: dict[str, Stream] = {}  # touched by the thread alone
         self._inbox: deque[Stream | str] = deque()  # new streams, and ids to abort
         self._arrived = threading.Event()
         self._closing = False
         self._failure: BaseException | None = None
+        self._ended = threading.Event()  # the loop has ended, or hangs and is given up
         self._stats = self._snapshot()
-        self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="engine-loop", daemon=True).start()
+        threading.Thread(target=self._watch, name="engine-watchdog", daemon=True).start()
 
     async def info(self) -> EngineInfo:
         self._refuse_if_down()
@@ -84,12 +96,12 @@ class LocalEngine:
 
     async def stats(self) -> EngineStats:
         self._refuse_if_down()
-        return self._stats
+        return dataclasses.replace(self._stats, ready=not self._watchdog.overdue)
 
     async def close(self) -> None:
         self._closing = True
         self._arrived.set()
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._ended.wait)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenEvent]:
         self._refuse_if_down()
@@ -118,24 +130,40 @@ class LocalEngine:
 
     def _run(self) -> None:
         try:
-            while not self._closing:
+            while not self._closing and self._failure is None:
                 self._empty_inbox()
                 if self._loop.idle:
                     self._stats = self._snapshot()
                     self._arrived.wait()
                     self._arrived.clear()
                     continue
+                self._watchdog.begin()
                 events = self._loop.step()
+                self._watchdog.end()
                 self._stats = self._snapshot()  # first, so that whoever has seen an end sees it counted
                 self._deliver(events)
             self._end_all(EngineUnavailableError("the engine has stopped", code="engine_stopped"))
         except BaseException as error:
             # Whatever it is, the streams must end and the process that owns this engine must hear of it.
-            self._failure = error
             log.exception("the engine loop failed")
-            self._end_all(EngineUnavailableError("the engine failed", code="engine_failed"))
-            if self._on_failure is not None:
-                self._on_failure(error)
+            self._fail(error)
+        finally:
+            self._ended.set()
+
+    def _watch(self) -> None:
+        if self._watchdog.watch(self._ended):
+            error = EngineError(f"a step has taken longer than {self._watchdog.limit_seconds:g} s", code="step_hangs")
+            log.error(error.message)
+            self._fail(error)
+            self._ended.set()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is not None:  # a step that hung, and failed after all
+            return
+        self._failure = error
+        self._end_all(EngineUnavailableError("the engine failed", code="engine_failed"))
+        if self._on_failure is not None:
+            self._on_failure(error)
 
     def _empty_inbox(self) -> None:
         while self._inbox:
@@ -159,7 +187,7 @@ class LocalEngine:
             if stream is None:
                 continue
             if event.finish_reason is not None:
-                del self._streams[event.request_id]
+                self._streams.pop(event.request_id, None)  # gone where the watchdog has given up on this step
             by_loop.setdefault(stream.loop, []).append((stream, event))
         for loop, batch in by_loop.items():
             _call_soon(loop, _put_all, batch)
@@ -196,8 +224,9 @@ def start_local_engine(
     executor: SizedExecutor,
     startup_seconds: float,
     on_failure: Callable[[BaseException], None] | None = None,
+    watchdog: StepWatchdog | None = None,
 ) -> LocalEngine:
-    """A scheduler and a loop around an executor, running."""
+    """A scheduler and a loop around an executor, running. `watchdog` None: one with the deployment's limit."""
     limits, engine = executor.limits, deployment.engine
     pool = BlockPool(
         limits.num_pages, limits.page_size, namespace=deployment.name, prefix_caching=engine.prefix_caching
@@ -221,7 +250,8 @@ def start_local_engine(
         programs_compiled=executor.programs_compiled,
         startup_seconds=startup_seconds,
     )
-    return LocalEngine(EngineLoop(scheduler, executor), info, on_failure)
+    watchdog = watchdog or StepWatchdog(engine.step_timeout_seconds)
+    return LocalEngine(EngineLoop(scheduler, executor), info, watchdog, on_failure)
 
 
 def _put_all(batch: list[tuple[Stream, TokenEvent]]) -> None:

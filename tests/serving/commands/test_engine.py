@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from serving.commands.engine import EXIT_ENGINE_FAILED, Failed, serve
@@ -51,3 +53,45 @@ async def test_a_failure_before_the_loop_ran_is_not_lost(tmp_path: Path) -> None
     async with asyncio.timeout(PATIENCE):
         code = await serve(MortalEngine(), tmp_path / "private" / "engine.sock", Reports(), failed)
     assert code == EXIT_ENGINE_FAILED
+
+
+JAX = """
+import logging
+from serving.commands.engine import quiet_jax
+from serving.observability.logs import configure_logging
+
+configure_logging("text")
+quiet_jax()
+import jax  # after it, as in the command
+
+assert not logging.getLogger("jax").handlers
+jax.devices()
+logging.getLogger("jax._src.xla_bridge").info("a backend was not found")
+logging.getLogger("jax._src.xla_bridge").warning("a real warning")
+logging.getLogger("serving").info("weft's own")
+"""
+
+
+def test_jax_says_no_more_than_warnings_and_each_once() -> None:
+    ended = subprocess.run([sys.executable, "-c", JAX], capture_output=True, text=True, timeout=10 * PATIENCE)
+    assert ended.returncode == 0, ended.stderr
+    assert "Unable to initialize backend" not in ended.stderr
+    assert "a backend was not found" not in ended.stderr
+    assert ended.stderr.count("a real warning") == 1
+    assert "weft's own" in ended.stderr
+
+
+HANGS = """
+import threading
+from serving.commands.engine import EXIT_ENGINE_FAILED, end_at_once
+
+threading.Thread(target=threading.Event().wait).start()  # the interpreter would wait for it
+print("last words", end="")
+end_at_once(EXIT_ENGINE_FAILED)
+"""
+
+
+def test_a_thread_that_hangs_does_not_keep_a_failed_process() -> None:
+    ended = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=10 * PATIENCE)
+    assert ended.returncode == EXIT_ENGINE_FAILED, ended.stderr
+    assert ended.stdout == "last words"

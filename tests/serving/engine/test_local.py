@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +11,8 @@ from serving.config import Deployment, EngineConfig, ModelConfig
 from serving.engine.local import LocalEngine, start_local_engine
 from serving.engine.plan import StepPlan, StepResult
 from serving.engine.request import FinishReason, GenerateRequest, SamplingParams, TokenEvent
-from serving.errors import ContextLengthError, EngineUnavailableError, OverloadedError, RequestError
+from serving.engine.watchdog import StepWatchdog
+from serving.errors import ContextLengthError, EngineError, EngineUnavailableError, OverloadedError, RequestError
 from tests.fakes.tiny_model import MAX_MODEL_LEN, VOCAB_SIZE, tiny_executor
 
 
@@ -154,9 +156,78 @@ async def test_a_failing_device_ends_every_stream_and_tells_its_owner(tmp_path: 
     engine = start_local_engine(deployment(tmp_path), Failing(), startup_seconds=0.0, on_failure=told.append)
     ends = await asyncio.gather(*[events_of(engine, request(f"r{i}")) for i in range(3)], return_exceptions=True)
     assert all(isinstance(end, EngineUnavailableError) for end in ends)
-    assert [str(error) for error in told] == ["the device is gone"]
     with pytest.raises(EngineUnavailableError):
         await engine.stats()
+    await engine.close()  # the streams hear of it first
+    assert [str(error) for error in told] == ["the device is gone"]
+
+
+class Hanging:
+    """A device whose step never ends, until it is let go."""
+
+    limits, vocab_size, programs_compiled = tiny_executor().limits, VOCAB_SIZE, 0
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.let_go = threading.Event()
+
+    def dispatch(self, plan: StepPlan) -> "Hanging":
+        return self
+
+    def collect(self) -> StepResult:
+        self.begun.set()
+        self.let_go.wait()
+        raise RuntimeError("too late")
+
+
+async def test_a_step_that_hangs_is_not_ready_and_then_a_failure_that_ends_streams(tmp_path: object) -> None:
+    device, time, told = Hanging(), [0.0], []
+    failed = threading.Event()
+
+    def on_failure(error: BaseException) -> None:
+        told.append(error)
+        failed.set()
+
+    watchdog = StepWatchdog(120.0, check_seconds=0.001, now=lambda: time[0])
+    engine = start_local_engine(deployment(tmp_path), device, 0.0, on_failure, watchdog)
+    stream = asyncio.create_task(events_of(engine, request()))
+    await asyncio.to_thread(device.begun.wait)
+    time[0] = 119.0
+    assert (await engine.stats()).ready
+    time[0] = 121.0
+    await asyncio.to_thread(failed.wait)
+    with pytest.raises(EngineUnavailableError):
+        await stream
+    with pytest.raises(EngineUnavailableError):
+        await engine.stats()
+    await engine.close()  # does not wait for the device
+    device.let_go.set()
+    assert [type(error) for error in told] == [EngineError]
+    assert "longer than 120 s" in str(told[0])
+
+
+async def test_stats_say_not_ready_while_a_step_is_overdue(tmp_path: object) -> None:
+    device, time = Hanging(), [0.0]
+    watchdog = StepWatchdog(5.0, check_seconds=3600.0, now=lambda: time[0])  # it gives up later than the test asks
+    engine = start_local_engine(deployment(tmp_path), device, 0.0, watchdog=watchdog)
+    stream = asyncio.create_task(events_of(engine, request()))
+    await asyncio.to_thread(device.begun.wait)
+    time[0] = 5.5
+    assert not (await engine.stats()).ready
+    device.let_go.set()
+    with pytest.raises(EngineUnavailableError):
+        await stream
+
+
+async def test_an_idle_engine_is_never_overdue(tmp_path: object) -> None:
+    time = [0.0]
+    watchdog = StepWatchdog(5.0, check_seconds=0.001, now=lambda: time[0])
+    engine = start_local_engine(deployment(tmp_path), tiny_executor(), 0.0, watchdog=watchdog)
+    await events_of(engine, request("before"))
+    time[0] = 1e6
+    assert (await engine.stats()).ready
+    await events_of(engine, request("after"))
+    await engine.close()
 
 
 async def test_a_closed_engine_refuses(tmp_path: object) -> None:

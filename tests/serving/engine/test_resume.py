@@ -154,9 +154,13 @@ async def test_a_stream_that_loses_engine_after_engine_ends_however_far_it_got(l
     inner = MortalEngine(life=life)
     stream = resuming(inner, Clock(lambda _: inner.revive(life=life))).generate(request(max_tokens=100))
     got: list[TokenEvent] = []
-    with pytest.raises(EngineError, match="lost 5 times") as caught:
+
+    async def read_on() -> None:
         async for event in stream:
             got.append(event)
+
+    with pytest.raises(EngineError, match="lost 5 times") as caught:
+        await read_on()
     assert caught.value.code == "engine_lost_repeatedly"
     assert len(inner.requests) == 5
     assert len(tokens(got)) == 5 * life
