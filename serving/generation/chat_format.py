@@ -19,6 +19,9 @@ class ChatFormat:
 
     - a list of content parts becomes one text, its parts joined by newlines (vLLM's rule for templates that want text);
     - `arguments` of tool calls may come as JSON text, as OpenAI's clients send them, and become an object;
+    - the role `developer` becomes `system` where the template says nothing of it: OpenAI's clients send the one for the
+      other, and most templates refuse or misread it;
+    - an assistant's message that has a `refusal` and no content has it as its content;
     - tools, or a keyword argument, that the template does not read are refused rather than ignored;
     - limits on time, memory and output (`template_process.py`).
 
@@ -81,6 +84,8 @@ class ChatFormat:
         name = self._name(with_tools=bool(tools))
         self._check_read(name, tools, variables or {})
         chat = [_plain_message(message, f"messages[{i}]") for i, message in enumerate(_checked(messages))]
+        if "developer" not in self._templates[name]:
+            chat = [{**message, "role": "system"} if message["role"] == "developer" else message for message in chat]
         marker = f"continue-{secrets.token_hex(8)} "  # the space shows whether the template trims
         if continue_final_message:
             chat[-1]["content"] += marker
@@ -159,7 +164,10 @@ def _plain_message(message: dict[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(message.get("role"), str):
         raise RequestError(f"{where}.role must be a string", param=f"{where}.role")
     plain = {key: value for key, value in message.items() if value is not None}
-    plain["content"] = _content_text(message.get("content"), f"{where}.content")
+    content = message.get("content")
+    if not content and plain["role"] == "assistant":
+        content = plain.pop("refusal", content)
+    plain["content"] = _content_text(content, f"{where}.content")
     if "tool_calls" in plain:
         plain["tool_calls"] = [
             _plain_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(plain["tool_calls"])

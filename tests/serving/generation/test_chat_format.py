@@ -308,6 +308,27 @@ def test_a_checkpoint_without_a_template_has_no_chat_format(tmp_path: Path) -> N
     assert load_chat_format(tmp_path, read_checkpoint_text(tmp_path)) is None
 
 
+def test_a_developer_is_the_system_to_a_template_that_does_not_know_one() -> None:
+    asked = [{"role": "developer", "content": "brief"}, {"role": "user", "content": "hi"}]
+    roles = "{% for m in messages %}{{ m.role }} {% endfor %}"
+    with _format(roles) as unknowing:
+        assert unknowing.render(asked) == "system user "
+    with _format(roles + "{# developer #}") as knowing:
+        assert knowing.render(asked) == "developer user "
+    assert asked[0]["role"] == "developer"
+
+
+def test_a_refusal_is_the_content_of_an_assistant_that_has_no_other(formats: dict[str, ChatFormat]) -> None:
+    def turn(**fields: object) -> str:
+        return formats["chatml"].render([{"role": "assistant", **fields}], add_generation_prompt=False)
+
+    refused = turn(content="I will not.")
+    assert turn(refusal="I will not.") == refused
+    assert turn(content=None, refusal="I will not.") == refused
+    assert turn(content="Yes.", refusal="I will not.") == turn(content="Yes.")
+    assert turn(content=None, refusal=None) == turn(content="")
+
+
 def test_hermes_tool_calls_are_told_from_the_template(formats: dict[str, ChatFormat]) -> None:
     assert formats["chatml"].writes_hermes_tool_calls
     assert not formats["llama3"].writes_hermes_tool_calls
