@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from serving.api.chunks import Chunks, encode
@@ -154,10 +155,13 @@ def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextR
         request_id=request_id,
         prompt=prompt,
         add_special_tokens=body.add_special_tokens,
-        options=body.options(
-            max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
-            logprobs=body.logprobs,
-            prompt_logprobs=echoed if body.prompt_logprobs is None else body.prompt_logprobs,
+        options=replace(
+            body.options(
+                max_tokens=body.max_tokens,
+                logprobs=body.logprobs,
+                prompt_logprobs=echoed if body.prompt_logprobs is None else body.prompt_logprobs,
+            ),
+            default_max_tokens=DEFAULT_MAX_TOKENS,
         ),
         cache_salt=body.cache_salt or "",
     )

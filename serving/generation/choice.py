@@ -29,7 +29,10 @@ class Choice:
         self._prepared = prepared
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(
-            tokenizer, skip_special_tokens=prepared.skip_special_tokens, prompt=prepared.prompt_token_ids
+            tokenizer,
+            skip_special_tokens=prepared.skip_special_tokens,
+            prompt=prepared.prompt_token_ids,
+            kept=prepared.kept_special_tokens,
         )
         self._matcher = StopMatcher(stops, include_stop=prepared.include_stop_str_in_output)
         self._ends = frozenset(prepared.sampling.eos_token_ids + prepared.sampling.stop_token_ids)
@@ -106,7 +109,8 @@ class Choice:
         return "".join(parts), False
 
     def _release(self, text: str) -> str:
-        shown = self._matcher.add(text)
+        may_stop = self._completion_tokens > self._prepared.sampling.min_tokens
+        shown = self._matcher.add(text, may_stop=may_stop)
         self._shown += len(shown)
         return shown
 

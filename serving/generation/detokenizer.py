@@ -1,6 +1,6 @@
 """Token ids to text, as they come: whole characters only, and never a character that a later token would change."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from serving.generation.tokenizer import Tokenizer
 
@@ -18,11 +18,21 @@ class Detokenizer:
 
     After a prompt, the text continues it: a leading space is kept, and a character that the prompt's last tokens began
     is completed.
+
+    `kept` are special tokens that are not skipped.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool, prompt: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool,
+        prompt: Sequence[int] = (),
+        kept: Container[int] = frozenset(),
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
+        self._kept = kept
         self._tail = b""
         self._at_start = tokenizer.drops_first_space and not any(self._bytes(token) for token in prompt)
         for token in prompt[-_LONGEST_CHARACTER:]:
@@ -49,7 +59,7 @@ class Detokenizer:
         return REPLACEMENT * (len(left) if self._tokenizer.replaces_each_byte else 1)
 
     def _bytes(self, token_id: int) -> bytes:
-        if self._skip and self._tokenizer.is_special(token_id):
+        if self._skip and self._tokenizer.is_special(token_id) and token_id not in self._kept:
             return b""
         return self._tokenizer.token_bytes(token_id)
 

@@ -23,6 +23,7 @@ from serving.generation.detokenizer import decode
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.generation.stop_strings import StopStrings
 from serving.generation.tokenizer import Tokenizer
+from serving.generation.tool_calls import TOOL_CALL_TAGS
 from serving.generation.validation import check_defaults, check_text, check_token_ids, resolve_sampling
 
 ENCODE_IN_THREAD_ABOVE = 4096  # characters; encoding so many takes a few milliseconds
@@ -55,14 +56,16 @@ class Generator:
         """Renders, encodes and checks. Raises RequestError that names what is wrong (ContextLengthError where prompt
         and output do not fit the window, UnsupportedError for chat without a chat template)."""
         text, ids = await self._prompt(request)
+        prompt_param = "prompt" if request.messages is None else "messages"
         if not ids:
-            raise RequestError("the prompt has no tokens", param="prompt" if request.messages is None else "messages")
+            raise RequestError("the prompt has no tokens", param=prompt_param)
         options = request.options
         sampling = resolve_sampling(
             options,
             defaults=self.defaults,
             tokenizer=self.tokenizer,
             prompt_tokens=len(ids),
+            prompt_param=prompt_param,
             max_model_len=self.max_model_len,
         )
         return PreparedPrompt(
@@ -74,6 +77,7 @@ class Generator:
             stop=tuple(dict.fromkeys(options.stop)),
             include_stop_str_in_output=options.include_stop_str_in_output,
             skip_special_tokens=options.skip_special_tokens,
+            kept_special_tokens=_tag_tokens(self.tokenizer) if request.tools else frozenset(),
             cache_salt=request.cache_salt,
         )
 
@@ -185,6 +189,12 @@ def _check_end_tokens(tokenizer: Tokenizer) -> None:
             f"the checkpoint's eos_token_id {outside[0]} is no token of its tokenizer, whose ids are 0 .. {size - 1}",
             param="eos_token_id",
         )
+
+
+def _tag_tokens(tokenizer: Tokenizer) -> frozenset[int]:
+    """The special tokens that are a tool call's tags: without them a call's text could not be told from content."""
+    encoded = [tokenizer.encode(tag, add_special_tokens=False) for tag in TOOL_CALL_TAGS]
+    return frozenset(ids[0] for ids in encoded if len(ids) == 1 and tokenizer.is_special(ids[0]))
 
 
 async def _feed(ready: asyncio.Queue[TextDelta | Exception], choice: AsyncGenerator[TextDelta, None]) -> None:

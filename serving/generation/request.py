@@ -25,8 +25,9 @@ class GenerationOptions:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words: tuple[str, ...] = ()
-    min_tokens: int | None = None
-    max_tokens: int | None = None  # None fills the window
+    min_tokens: int | None = None  # until then nothing ends a text: no EOS, no stop token, no stop string
+    max_tokens: int | None = None  # refused where the window is smaller
+    default_max_tokens: int | None = None  # where max_tokens is unset: so many, or what is left; None fills the window
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -65,6 +66,7 @@ class PreparedPrompt:
     stop: tuple[str, ...]
     include_stop_str_in_output: bool
     skip_special_tokens: bool
+    kept_special_tokens: frozenset[int]  # shown even so: the tags around tool calls, where these are wanted
     cache_salt: str
 
     @property

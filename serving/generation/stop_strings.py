@@ -69,14 +69,15 @@ class StopMatcher:
         self._length = 0  # of the text seen
         self.stopped: Stopped | None = None
 
-    def add(self, chunk: str) -> str:
-        """The text that is safe to show now. After a match, `stopped` is set and nothing more comes."""
+    def add(self, chunk: str, *, may_stop: bool = True) -> str:
+        """The text that is safe to show now. After a match, `stopped` is set and nothing more comes. Unless it
+        `may_stop`, a stop string that ends within this chunk is text like any other."""
         if self.stopped is not None:
             return ""
         for position, character in enumerate(chunk):
             self._state = self._stops.step(self._state, character)
             stop = self._stops.found[self._state]
-            if stop is not None:
+            if stop is not None and may_stop:
                 return self._stop(stop, self._held + chunk[: position + 1])
         self._length += len(chunk)
         text = self._held + chunk

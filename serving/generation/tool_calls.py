@@ -8,6 +8,7 @@ from typing import Any
 
 _OPEN = "<tool_call>"
 _CLOSE = "</tool_call>"
+TOOL_CALL_TAGS = (_OPEN, _CLOSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

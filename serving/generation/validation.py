@@ -73,20 +73,23 @@ def resolve_sampling(
     defaults: SamplingDefaults,
     tokenizer: Tokenizer,
     prompt_tokens: int,
+    prompt_param: str,
     max_model_len: int,
 ) -> SamplingParams:
     """Checks every option, and makes each default explicit: the client's value, else the checkpoint's, else neutral.
 
-    Raises RequestError that names the option, ContextLengthError where prompt and output do not fit.
+    `prompt_param` is what the client's prompt came in. Raises RequestError that names the option, ContextLengthError
+    where prompt and output do not fit.
     """
     _check_choices_and_stops(options)
     size = tokenizer.vocab_size
     temperature = _number(options, defaults, "temperature", 1.0)
-    max_tokens = _max_tokens(options, defaults, prompt_tokens, max_model_len)
+    room = _room(prompt_tokens, prompt_param, max_model_len)
+    max_tokens = _max_tokens(options, defaults, prompt_tokens, room)
     stop_token_ids = check_token_ids(options.stop_token_ids, size, "stop_token_ids")
     if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
         raise _too_many("stop_token_ids", len(stop_token_ids), MAX_STOP_TOKEN_IDS)
-    return SamplingParams(
+    sampling = SamplingParams(
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
         top_k=_top_k(options, defaults),
         top_p=_number(options, defaults, "top_p", 1.0),
@@ -105,6 +108,8 @@ def resolve_sampling(
         logprobs=_logprobs(options.logprobs, "logprobs"),
         prompt_logprobs=_logprobs(options.prompt_logprobs, "prompt_logprobs"),
     )
+    _check_something_is_left(sampling)
+    return sampling
 
 
 def _check_choices_and_stops(options: GenerationOptions) -> None:
@@ -151,23 +156,27 @@ def _top_k(options: GenerationOptions, defaults: SamplingDefaults) -> int:
     return value
 
 
-def _max_tokens(options: GenerationOptions, defaults: SamplingDefaults, prompt: int, window: int) -> int:
-    room = window - prompt
-    if room < 1:
+def _room(prompt: int, param: str, window: int) -> int:
+    """Tokens that are left for the output."""
+    if prompt >= window:
         raise ContextLengthError(
-            f"the prompt has {prompt} tokens, but the model's window is {window} tokens, and at least one must be left "
-            "for the output",
-            param="prompt",
+            f"{param} comes to {prompt} tokens, but the model's window is {window} tokens, and at least one must be "
+            "left for the output",
+            param=param,
         )
+    return window - prompt
+
+
+def _max_tokens(options: GenerationOptions, defaults: SamplingDefaults, prompt: int, room: int) -> int:
     if options.max_tokens is None:
-        return min(room, defaults.max_new_tokens or room)
+        return min(room, options.default_max_tokens or defaults.max_new_tokens or room)
     if options.max_tokens < 1:
         raise RequestError(f"max_tokens must be at least 1, not {options.max_tokens}", param="max_tokens")
     if options.max_tokens > room:
         raise ContextLengthError(
             f"the prompt has {prompt} tokens and max_tokens is {options.max_tokens}, together "
-            f"{prompt + options.max_tokens}, but the model's window is {window} tokens: max_tokens may be at most "
-            f"{room}",
+            f"{prompt + options.max_tokens}, but the model's window is {prompt + room} tokens: max_tokens may be at "
+            f"most {room}",
             param="max_tokens",
         )
     return options.max_tokens
@@ -209,8 +218,12 @@ def _bad_words(options: GenerationOptions, tokenizer: Tokenizer) -> tuple[tuple[
         check_text(bare, "bad_words")
         plain = tuple(tokenizer.encode(bare, add_special_tokens=False))
         spaced = tuple(tokenizer.encode(" " + bare, add_special_tokens=False))
+        if not plain:
+            raise RequestError(
+                f"bad_words: {word[:40]!r} has no tokens with this model, so it cannot be banned", param="bad_words"
+            )
         found.append(plain)
-        if spaced[0] != plain[0] and len(spaced) == len(plain):
+        if len(spaced) == len(plain) and spaced[0] != plain[0]:
             found.append(spaced)
         if len(plain) > MAX_BAD_WORD_TOKENS:
             raise RequestError(
@@ -224,6 +237,20 @@ def _bad_words(options: GenerationOptions, tokenizer: Tokenizer) -> tuple[tuple[
             param="bad_words",
         )
     return tuple(dict.fromkeys(found))
+
+
+def _check_something_is_left(sampling: SamplingParams) -> None:
+    """Bans that contradict allowed_token_ids from the first draw on. Those that depend on what is drawn show later."""
+    allowed = set(sampling.allowed_token_ids)
+    bans = {
+        "bad_words": {word[0] for word in sampling.bad_words if len(word) == 1},
+        "min_tokens (which holds end and stop tokens back)": {
+            *(sampling.eos_token_ids + sampling.stop_token_ids if sampling.min_tokens else ())
+        },
+    }
+    if allowed and not allowed.difference(*bans.values()):
+        names = " and ".join(name for name, banned in bans.items() if allowed & banned)
+        raise RequestError(f"nothing is left to draw: {names} ban all of allowed_token_ids", param="allowed_token_ids")
 
 
 def _seed(options: GenerationOptions) -> int:

@@ -42,6 +42,14 @@ async def test_sixteen_tokens_are_made_where_the_client_sets_no_limit(make_api: 
     assert (choice["text"], choice["finish_reason"]) == ("x" * 16, "length")
 
 
+async def test_a_prompt_that_leaves_less_than_sixteen_tokens_gets_what_is_left(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("x" * 40))
+    reply = await api.post(PATH, text_body(prompt="a" * (WINDOW - 5)))
+    (choice,) = reply.json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("x" * 5, "length")
+    assert (await api.post(PATH, text_body(prompt="a" * (WINDOW - 5), max_tokens=16))).status_code == 400
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_choices_are_numbered_prompt_by_prompt(make_api: ApiMaker, stream: bool) -> None:
     api = make_api(engine=_echoing_engine(make_api))

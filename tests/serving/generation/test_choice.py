@@ -55,6 +55,7 @@ def _choice(tokenizer: Tokenizer, stops: list[str], include: bool) -> Choice:
         stop=tuple(stops),
         include_stop_str_in_output=include,
         skip_special_tokens=True,
+        kept_special_tokens=frozenset(),
         cache_salt="",
     )
     return Choice(0, prepared, StopStrings(stops), tokenizer)

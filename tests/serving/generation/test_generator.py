@@ -2,10 +2,12 @@ import asyncio
 import math
 from collections.abc import Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sentencepiece import SentencePieceProcessor
 
 from serving.engine.request import FinishReason
 from serving.errors import (
@@ -24,6 +26,7 @@ from serving.generation.generator import Generator, derived_seed
 from serving.generation.request import GenerationOptions, TextDelta, TextRequest
 from serving.generation.tokenizer import Tokenizer, load_tokenizer
 from tests.fakes.engine import Script, ScriptedEngine
+from tests.serving.generation.conftest import train_sentencepiece, write_config
 
 WINDOW = 200
 
@@ -382,6 +385,7 @@ BAD_OPTIONS = [
     ({"bad_words": ("x" * 257,)}, "bad_words"),
     ({"bad_words": ("many different words make a long sequence",)}, "bad_words"),
     ({"bad_words": ("a",) * 65}, "bad_words"),
+    ({"allowed_token_ids": (1,), "min_tokens": 1}, "allowed_token_ids"),
     ({"min_tokens": -1}, "min_tokens"),
     ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
@@ -413,6 +417,119 @@ async def test_bad_words_are_banned_at_the_start_and_after_a_space(byte_level: P
     plain, spaced = (tuple(tokenizer.encode(word, add_special_tokens=False)) for word in ("loom", " loom"))
     assert plain != spaced
     assert banned == (plain, spaced)
+
+
+async def test_a_bad_word_without_tokens_is_refused(byte_level: Path) -> None:
+    class Forgets:
+        """The tokenizer, but that it drops what it does not know."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(tokenizer, name)
+
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return [] if "loom" in text else tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    tokenizer = load_tokenizer(byte_level)
+    with pytest.raises(RequestError, match="'loom' has no tokens") as caught:
+        await _prepare(_generator(Forgets()), prompt="hello", options=GenerationOptions(bad_words=("loom",)))
+    assert caught.value.param == "bad_words"
+
+
+@pytest.mark.parametrize(
+    ("banned", "names"),
+    [
+        ({"min_tokens": 1}, "min_tokens .* ban all of allowed_token_ids"),
+        ({"bad_words": ("a", "loom"), "min_tokens": 1}, "bad_words and min_tokens .* ban all of allowed_token_ids"),
+        ({"bad_words": ("a", "weft thread")}, "bad_words ban all of allowed_token_ids"),
+    ],
+)
+async def test_bans_that_leave_nothing_of_the_allowed_tokens_are_refused_by_both_names(
+    byte_level: Path, banned: dict[str, Any], names: str
+) -> None:
+    tokenizer = load_tokenizer(byte_level)
+    (word,) = tokenizer.encode("a", add_special_tokens=False)
+    stop, other = 50, 51
+    allowed = {
+        "min_tokens": (stop, tokenizer.eos_token_ids[0]),
+        "bad_words min_tokens": (word, stop),
+        "bad_words": (word,),
+    }[" ".join(banned)]
+    generator = _generator(tokenizer)
+    options = GenerationOptions(allowed_token_ids=allowed, stop_token_ids=(stop,), **banned)
+    with pytest.raises(RequestError, match=names) as caught:
+        await _prepare(generator, prompt="hello", options=options)
+    assert caught.value.param == "allowed_token_ids"
+    await _prepare(generator, prompt="hello", options=replace(options, allowed_token_ids=(*allowed, other)))
+
+
+async def test_a_prompt_that_fills_the_window_is_refused_by_the_name_it_came_in(
+    tokenizer: Tokenizer, chat_format: ChatFormat
+) -> None:
+    generator = _generator(tokenizer, chat_format=chat_format)
+    with pytest.raises(ContextLengthError, match="at least one must be left") as caught:
+        await _prepare(generator, prompt=(5,) * WINDOW)
+    assert caught.value.param == "prompt"
+    with pytest.raises(ContextLengthError, match="at least one must be left") as caught:
+        await _prepare(generator, messages=[{"role": "user", "content": "0 " * WINDOW}])
+    assert caught.value.param == "messages"
+
+
+async def test_a_default_of_max_tokens_yields_to_the_window_and_to_the_client(tokenizer: Tokenizer) -> None:
+    generator = _generator(tokenizer, defaults=SamplingDefaults(max_new_tokens=9))
+
+    async def most(prompt: int, **options: Any) -> int:
+        prepared = await _prepare(generator, prompt=(5,) * prompt, options=GenerationOptions(**options))
+        return prepared.sampling.max_tokens
+
+    assert await most(10, default_max_tokens=16) == 16
+    assert await most(WINDOW - 5, default_max_tokens=16) == 5
+    assert await most(10, default_max_tokens=16, max_tokens=20) == 20
+    with pytest.raises(ContextLengthError):
+        await most(WINDOW - 5, default_max_tokens=16, max_tokens=16)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 9])
+async def test_until_min_tokens_a_stop_string_is_text(tokenizer: Tokenizer, chunk: int) -> None:
+    ids = tokenizer.encode("red blue red blue", add_special_tokens=False)
+    half = tokenizer.encode("red blue", add_special_tokens=False)
+    generator = _generator(tokenizer, Script(token_ids=ids, chunk=chunk))
+    options = GenerationOptions(stop=("blue",), min_tokens=len(half))
+    deltas = await _run(generator, prompt="the", options=options)
+    assert _text(deltas).removeprefix(" ") == "red blue red "
+    assert deltas[-1].stop_reason == "blue"
+    all_held = await _run(generator, prompt="the", options=replace(options, min_tokens=len(ids)))
+    assert _text(all_held).removeprefix(" ") == "red blue red blue"
+    assert _tokens(all_held) == ids
+
+
+async def test_a_stop_string_over_the_min_tokens_border_is_found(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("red blue", add_special_tokens=False)
+    generator = _generator(tokenizer, Script(token_ids=ids))
+    deltas = await _run(generator, prompt="the", options=GenerationOptions(stop=("d blue",), min_tokens=len(ids) - 1))
+    assert _text(deltas).removeprefix(" ") == "re"
+
+
+async def test_tool_call_tags_that_are_special_tokens_stay_where_tools_are_offered(tmp_path: Path) -> None:
+    train_sentencepiece(tmp_path, "bpe", user_defined_symbols=["<tool_call>", "</tool_call>", "<|end|>"])
+    added = {
+        str(token_id): {"content": text, "special": True}
+        for text in ("<tool_call>", "</tool_call>", "<|end|>")
+        for token_id in [SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model")).piece_to_id(text)]
+    }
+    write_config(tmp_path, added_tokens_decoder=added)
+    tokenizer = load_tokenizer(tmp_path)
+    template = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    chat_format = ChatFormat({"default": template}, {}, source="testing")
+    ids = tokenizer.encode("<tool_call>red</tool_call><|end|>", add_special_tokens=False)
+    assert tokenizer.is_special(ids[0])
+    generator = _generator(tokenizer, Script(token_ids=ids), chat_format=chat_format)
+    messages = [{"role": "user", "content": "hello"}]
+    tools = [{"type": "function", "function": {"name": "dye"}}]
+    with_tools = await _run(generator, messages=messages, tools=tools)
+    without = await _run(generator, messages=messages)
+    chat_format.close()
+    assert _text(with_tools).replace(" ", "") == "<tool_call>red</tool_call>"
+    assert _text(without).strip() == "red"
 
 
 class _NeverEncodes:

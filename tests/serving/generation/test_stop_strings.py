@@ -50,6 +50,16 @@ def test_without_stops_text_passes_at_once() -> None:
     assert matcher.stopped is None
 
 
+def test_a_stop_string_that_may_not_stop_is_text_but_may_begin_one_that_does() -> None:
+    matcher = StopMatcher(StopStrings(["aa"]))
+    assert matcher.add("xaa", may_stop=False) + matcher.add("b") == "xaab"
+    assert matcher.stopped is None
+    assert matcher.add("a", may_stop=False) == ""
+    assert matcher.add("a") == ""
+    assert matcher.stopped is not None
+    assert matcher.stopped.start == 4
+
+
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
         StopStrings([""])
