@@ -46,7 +46,7 @@ def parse(config: dict[str, Any]) -> LlamaConfig:
     heads = fields.integer("num_attention_heads")
     d = fields.integer("hidden_size")
     head_dim = fields.head_dim(d, heads)
-    max_position = fields.integer("max_position_embeddings", 2048)
+    max_position = fields.integer("max_position_embeddings")
     return LlamaConfig(
         vocab_size=fields.integer("vocab_size"),
         d=d,

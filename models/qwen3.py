@@ -42,7 +42,7 @@ def parse(config: dict[str, Any]) -> Qwen3Config:
     fields.require("use_sliding_window", False)
     heads = fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", 128)
-    max_position = fields.integer("max_position_embeddings", 32768)
+    max_position = fields.integer("max_position_embeddings")
     return Qwen3Config(
         vocab_size=fields.integer("vocab_size"),
         d=fields.integer("hidden_size"),

@@ -1,0 +1,19 @@
+"""What every family asks of a config.json."""
+
+from types import ModuleType
+
+import pytest
+
+from models import llama, qwen3
+from models.errors import CheckpointError
+from tests.fakes.tiny_model import CONFIG
+
+
+@pytest.mark.parametrize("family", [llama, qwen3])
+def test_a_checkpoint_says_what_window_it_was_made_for(family: ModuleType) -> None:
+    """The API process, which has no model code, reads it too: a default of one family's could not be kept there."""
+    config = {**CONFIG, "head_dim": 8}
+    assert family.parse(config).max_position == CONFIG["max_position_embeddings"]
+    del config["max_position_embeddings"]
+    with pytest.raises(CheckpointError, match="max_position_embeddings"):
+        family.parse(config)
