@@ -5,6 +5,7 @@ build_generator  over any Engine: tokenizer, chat format, defaults
 build_api        in the API process: the HTTP application over a generator
 """
 
+import gc
 import json
 import time
 from collections.abc import Callable
@@ -41,6 +42,9 @@ def build_engine(
 
     begin = time.monotonic()
     executor = load_executor(deployment, window_of(deployment), progress)
+    # What is loaded lives as long as the process: the garbage collector need not walk it in the middle of a step.
+    gc.collect()
+    gc.freeze()
     return start_local_engine(deployment, executor, startup_seconds=time.monotonic() - begin, on_failure=on_failure)
 
 
