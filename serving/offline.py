@@ -80,7 +80,7 @@ class BatchGenerator:
             for line in source:
                 await records.put(await self._record(line) if isinstance(line, _Line) else line)
             await records.put(None)
-        except Exception as error:  # noqa: BLE001 -- handed to the reader, who raises it
+        except Exception as error:
             await records.put(error)
 
     def _wanted(self, lines: Iterable[bytes], skip: Container[RecordId]) -> "Iterator[_Line | Record]":

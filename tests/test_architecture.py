@@ -56,7 +56,9 @@ def imports_jax(path: Path) -> bool:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
-        if any(name.split(".")[0] in {"jax", "flax", "orbax", "models", "sharding", "pallas_kernels"} for name in names):
+        if any(
+            name.split(".")[0] in {"jax", "flax", "orbax", "models", "sharding", "pallas_kernels"} for name in names
+        ):
             return True
     return False
 

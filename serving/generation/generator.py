@@ -202,7 +202,7 @@ async def _feed(ready: asyncio.Queue[TextDelta | Exception], choice: AsyncGenera
         async with aclosing(choice) as deltas:
             async for delta in deltas:
                 await ready.put(delta)
-    except Exception as error:  # noqa: BLE001 -- handed to the reader, who raises it
+    except Exception as error:
         await ready.put(error)
 
 
