@@ -8,7 +8,7 @@ from typing import Any
 from serving.api.chunks import Chunks, encode
 from serving.api.completion_body import DEFAULT_MAX_TOKENS, CompletionBody, Prompt
 from serving.api.generation import Generation
-from serving.api.reply_parts import Logprobs, prompt_logprobs, text_logprobs, usage
+from serving.api.reply_parts import Logprobs, likeliest, prompt_logprobs, text_logprobs, usage
 from serving.api.service import Service
 from serving.generation.request import TextDelta, TextLogprobs, TextRequest
 
@@ -107,10 +107,10 @@ class CompletionReply:
             "stop_reason": found.last.stop_reason,
         }
         if body.logprobs is not None:
-            before = prompts[prompt] if body.echo else ()
+            before = likeliest(prompts[prompt], body.logprobs) if body.echo else ()
             choice["logprobs"] = text_logprobs((*before, *found.logprobs), 0, self._first_token(prompt))
         if body.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = prompt_logprobs(prompts[prompt])
+            choice["prompt_logprobs"] = prompt_logprobs(likeliest(prompts[prompt], body.prompt_logprobs))
         if body.return_token_ids:
             choice["token_ids"] = found.token_ids
             choice["prompt_token_ids"] = prepared.prompt_token_ids
@@ -150,7 +150,6 @@ class _TextChoice:
 
 
 def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextRequest:
-    echoed = body.logprobs if body.echo else None
     return TextRequest(
         request_id=request_id,
         prompt=prompt,
@@ -159,9 +158,18 @@ def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextR
             body.options(
                 max_tokens=body.max_tokens,
                 logprobs=body.logprobs,
-                prompt_logprobs=echoed if body.prompt_logprobs is None else body.prompt_logprobs,
+                prompt_logprobs=_prompt_logprobs(body),
             ),
             default_max_tokens=DEFAULT_MAX_TOKENS,
         ),
         cache_salt=body.cache_salt or "",
     )
+
+
+def _prompt_logprobs(body: CompletionBody) -> int | None:
+    """As many as the greedier of the two shapes that show them, each of which is then cut to its own count."""
+    echoed = body.logprobs if body.echo else None
+    if echoed is None or body.prompt_logprobs is None:
+        return echoed if body.prompt_logprobs is None else body.prompt_logprobs
+    negative = body.prompt_logprobs < 0  # left as it is, to be refused
+    return body.prompt_logprobs if negative else max(echoed, body.prompt_logprobs)

@@ -1,5 +1,6 @@
 """Members that the replies of chat and text completions share."""
 
+from dataclasses import replace
 from typing import Any
 
 from serving.generation.request import TextLogprobs, TokenText
@@ -45,6 +46,11 @@ def text_logprobs(entries: Logprobs, offset: int, first: str = "") -> dict[str, 
 def prompt_logprobs(entries: Logprobs) -> list[dict[str, Any] | None]:
     """vLLM's shape: for each prompt token, candidates by token id; null for the first."""
     return [_by_token_id(entry) if entry else None for entry in entries]
+
+
+def likeliest(entries: Logprobs, count: int) -> Logprobs:
+    """The same entries with `count` alternatives each."""
+    return tuple(entry and replace(entry, top=entry.top[:count]) for entry in entries)
 
 
 def finite(logprob: float) -> float:

@@ -102,6 +102,22 @@ async def test_echo_puts_the_prompt_and_its_logprobs_before_the_answer(make_api:
     assert text_of(await api.events(PATH, text_body(prompt="ab", echo=True))) == "abyz"
 
 
+@pytest.mark.parametrize(("echoed", "of_prompt"), [(5, 0), (0, 5), (3, 3)])
+async def test_echoed_logprobs_and_prompt_logprobs_have_each_their_own_count(
+    make_api: ApiMaker, echoed: int, of_prompt: int
+) -> None:
+    api = make_api(make_api.says("y"))
+    body = text_body(prompt="ab", echo=True, logprobs=echoed, prompt_logprobs=of_prompt, max_tokens=1)
+    (choice,) = (await api.post(PATH, body)).json()["choices"]
+    assert [len(top) for top in choice["logprobs"]["top_logprobs"][1:]] == [max(echoed, 1)] * 2  # the token is in it
+    assert len(choice["prompt_logprobs"][1]) == max(of_prompt, 1)
+
+
+async def test_a_negative_count_of_prompt_logprobs_is_refused_with_echo_too(make_api: ApiMaker) -> None:
+    reply = await make_api().post(PATH, text_body(echo=True, logprobs=5, prompt_logprobs=-1))
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "prompt_logprobs")
+
+
 async def test_token_ids_and_prompt_logprobs_stand_in_the_choice(make_api: ApiMaker) -> None:
     api = make_api(make_api.says("y"))
     (choice,) = (await api.post(PATH, text_body(prompt="ab", return_token_ids=True, prompt_logprobs=0))).json()[
