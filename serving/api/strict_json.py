@@ -58,14 +58,20 @@ def join_path(path: str, key: str | int) -> str:
     return f"{path}.{key}" if path else key
 
 
+class _Repeating(dict[str, Any]):
+    """An object that has a key twice. The parser does not know its path, so it is refused later, by the walk."""
+
+    repeated: str
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
-    if len(value) != len(pairs):
-        seen: set[str] = set()
-        name = next(key for key, _ in pairs if key in seen or seen.add(key))
-        param = join_path("", name)
-        raise RequestError(f"{param} is given twice in one object", param=param, code="duplicate_key")
-    return value
+    if len(value) == len(pairs):
+        return value
+    seen: set[str] = set()
+    found = _Repeating(value)
+    found.repeated = next(key for key, _ in pairs if key in seen or seen.add(key))
+    return found
 
 
 def _constant(name: str) -> NoReturn:
@@ -88,6 +94,8 @@ def _check(root: dict[str, Any], *, surrogates_possible: bool) -> None:
         if depth > MAX_DEPTH:
             raise _too_deep()
         if isinstance(container, dict):
+            if isinstance(container, _Repeating):
+                _refuse(join_path(path, container.repeated), "is given twice in one object", code="duplicate_key")
             if surrogates_possible:
                 for key in container:
                     _check_string(key, path)
@@ -100,7 +108,7 @@ def _check(root: dict[str, Any], *, surrogates_possible: bool) -> None:
             items = enumerate(container)
         for key, value in items:
             kind = type(value)
-            if kind is dict or kind is list:
+            if kind is dict or kind is list or kind is _Repeating:
                 stack.append((join_path(path, key), value, depth + 1))
             elif kind is str:
                 if surrogates_possible:
@@ -119,5 +127,5 @@ def _check_string(value: str, path: str) -> None:
         _refuse(path or "the body", "has an unpaired surrogate escape; write characters beyond U+FFFF as a pair")
 
 
-def _refuse(path: str, what: str) -> NoReturn:
-    raise RequestError(f"{path} {what}", param=path, code="invalid_value")
+def _refuse(path: str, what: str, code: str = "invalid_value") -> NoReturn:
+    raise RequestError(f"{path} {what}", param=path, code=code)

@@ -49,7 +49,8 @@ def test_what_is_not_an_object_in_strict_json_is_refused(body: bytes, says: str)
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        (b'{"a": {"b": 1, "b": 2}}', "b"),
+        (b'{"a": {"b": 1, "b": 2}}', "a.b"),
+        (b'{"a": [0, {"b": {"c": 1, "d": 2, "c": 1}}]}', "a[1].b.c"),
         (b'{"a": 1, "a": 1}', "a"),
         (b'{"a": [1, {"b": 9223372036854775808}]}', "a[1].b"),
         (b'{"a": [1, 2, -9223372036854775809]}', "a[2]"),
