@@ -23,7 +23,8 @@ class ChatReply:
         self._with_tools = body.offered_tools is not None
         if self._with_tools:
             _check_tool_format(service)
-        self.generation = Generation(service, [text_request(body, request_id)], arrival)
+        newer = {} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+        self.generation = Generation(service, [text_request(body, request_id)], arrival, client_names=newer)
         self._id = f"chatcmpl-{request_id}"
         self._created = int(service.now())
         self._model = service.card.name

@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import cast
 
 from serving.api.service import Service
-from serving.engine.request import FinishReason
-from serving.errors import EngineError
+from serving.errors import RequestError
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.observability.metrics import Outcome, StreamMeter
 
@@ -18,13 +17,22 @@ Deltas = AsyncGenerator[tuple[int, TextDelta], None]
 class Generation:
     """`prepared` has one entry for each prompt once the first delta is out."""
 
-    def __init__(self, service: Service, requests: list[TextRequest], arrival: float) -> None:
+    def __init__(
+        self,
+        service: Service,
+        requests: list[TextRequest],
+        arrival: float,
+        *,
+        client_names: Mapping[str, str] | None = None,
+    ) -> None:
+        """`client_names` are those that the client used for parameters which have another name below this layer."""
         self.prepared: list[PreparedPrompt] = []
         self.completion_tokens = 0  # of the choices that ended
         self.cached_tokens = 0
         self._service = service
         self._requests = requests
         self._arrival = arrival
+        self._client_names = client_names or {}
         self._meters: dict[tuple[int, int], StreamMeter] = {}
 
     @property
@@ -36,13 +44,25 @@ class Generation:
 
         Raises what Generator.prepare and Generator.stream raise, and OverloadedError where no slot is free.
         """
-        with self._service.slots.take(sum(max(request.options.n, 1) for request in self._requests)):
+        n = max(self._requests[0].options.n, 1)
+        slots = self._service.slots.take(n * len(self._requests), param="prompt" if n == 1 else "n")
+        with self._named_for_client(), slots:
             for request in self._requests:
                 self.prepared.append(await self._service.generator.prepare(request))
                 self._service.metrics.prompt_tokens.observe(self.prepared[-1].prompt_tokens)
             async with aclosing(self._measured()) as deltas:
                 async for item in deltas:
                     yield item
+
+    @contextmanager
+    def _named_for_client(self) -> Iterator[None]:
+        try:
+            yield
+        except RequestError as error:
+            name = self._client_names.get(error.param or "")
+            if error.param is None or name is None:
+                raise
+            raise type(error)(error.message.replace(error.param, name), param=name, code=error.code) from None
 
     async def _measured(self) -> Deltas:
         self._meters = {
@@ -70,8 +90,6 @@ class Generation:
         meter.delta(now, delta.usage.completion_tokens)
         if delta.finish_reason is None:
             return
-        if delta.finish_reason is FinishReason.ERROR:
-            raise EngineError("the engine failed on this request")
         meter.end(now, cast(Outcome, delta.finish_reason.value))
         self.completion_tokens += delta.usage.completion_tokens
         if delta.index == 0:

@@ -26,12 +26,12 @@ class StreamSlots:
         return self._open
 
     @contextmanager
-    def take(self, count: int) -> Iterator[None]:
-        """Raises OverloadedError where so many are not free, RequestError where they never can be."""
+    def take(self, count: int, *, param: str) -> Iterator[None]:
+        """Raises OverloadedError where so many are not free, RequestError that names `param` where they never can be."""
         if count > self._limit:
             raise RequestError(
                 f"the request asks for {count} choices in all; this server generates at most {self._limit} at once",
-                param="n",
+                param=param,
                 code="too_many_choices",
             )
         if self._open + count > self._limit:

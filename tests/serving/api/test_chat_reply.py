@@ -247,3 +247,14 @@ async def test_chat_without_a_template_is_refused(make_api: ApiMaker) -> None:
     reply = await api.post(PATH, chat_body())
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "messages"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_a_limit_beyond_the_window_is_refused_under_the_name_that_the_client_used(
+    make_api: ApiMaker, name: str, stream: bool
+) -> None:
+    error = (await make_api().post(PATH, chat_body(stream=stream, **{name: 1_000_000}))).json()["error"]
+    assert (error["param"], error["code"]) == (name, "context_length_exceeded")
+    assert f"{name} is 1000000" in error["message"]
+    assert f"{name} may be at most" in error["message"]

@@ -172,7 +172,7 @@ async def test_what_the_engine_raises_at_once_has_a_status_streamed_or_not(
 
 async def test_more_streams_than_the_limit_are_refused_with_a_time_to_wait(make_api: ApiMaker) -> None:
     api = make_api(make_api.says("x"), max_streams=4)
-    with api.service.slots.take(3):
+    with api.service.slots.take(3, param="n"):
         assert (await api.post(CHAT, chat_body())).status_code == 200
         for stream in (False, True):
             reply = await api.post(CHAT, chat_body(n=2, stream=stream))
@@ -182,6 +182,8 @@ async def test_more_streams_than_the_limit_are_refused_with_a_time_to_wait(make_
     assert (await api.post(CHAT, chat_body(n=2))).status_code == 200
     never = await api.post("/v1/completions", text_body(prompt=["a", "b", "c"], n=2))
     assert (never.status_code, _error(never)["param"]) == (400, "n")
+    never = await api.post("/v1/completions", text_body(prompt=["a", "b", "c", "d", "e"]))
+    assert (never.status_code, _error(never)["param"]) == (400, "prompt")
     assert api.service.slots.open == 0
 
 

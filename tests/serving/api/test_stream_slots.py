@@ -23,37 +23,37 @@ def slots(clock: Clock) -> StreamSlots:
 
 
 def _retry_after(slots: StreamSlots, count: int) -> float:
-    with pytest.raises(OverloadedError) as caught, slots.take(count):
+    with pytest.raises(OverloadedError) as caught, slots.take(count, param="n"):
         pass
     return caught.value.retry_after
 
 
 def test_slots_come_back_however_the_block_ends(slots: StreamSlots) -> None:
-    with slots.take(4):
+    with slots.take(4, param="n"):
         assert slots.open == 4
-    with pytest.raises(ValueError, match="x"), slots.take(2):
+    with pytest.raises(ValueError, match="x"), slots.take(2, param="n"):
         raise ValueError("x")
     assert slots.open == 0
 
 
 def test_what_can_never_fit_is_the_clients_mistake(slots: StreamSlots) -> None:
-    with pytest.raises(RequestError) as caught, slots.take(5):
+    with pytest.raises(RequestError) as caught, slots.take(5, param="prompt"):
         pass
-    assert caught.value.param == "n"
+    assert caught.value.param == "prompt"
 
 
 def test_the_wait_is_the_time_until_enough_streams_end(slots: StreamSlots, clock: Clock) -> None:
     for _ in range(200):
-        with slots.take(1):
+        with slots.take(1, param="n"):
             clock.now += 8.0
-    with slots.take(4):
+    with slots.take(4, param="n"):
         assert _retry_after(slots, 1) == pytest.approx(2.0, rel=0.01)
         assert _retry_after(slots, 3) == pytest.approx(6.0, rel=0.01)
 
 
 def test_the_wait_is_bounded(slots: StreamSlots, clock: Clock) -> None:
     for _ in range(200):
-        with slots.take(1):
+        with slots.take(1, param="n"):
             clock.now += 1e6
-    with slots.take(4):
+    with slots.take(4, param="n"):
         assert _retry_after(slots, 4) == 120.0
