@@ -41,6 +41,30 @@ class CompletionBody(SamplingBody, kw_only=True):
                 "echo with logprobs is not supported with stream: ask for it without", param="logprobs"
             )
 
+        if self.scores_only:
+            self._check_scoring()
+
+    @property
+    def scores_only(self) -> bool:
+        """The prompt is read and nothing is generated."""
+        return self.max_tokens == 0
+
+    def _check_scoring(self) -> None:
+        if not self.echo and self.prompt_logprobs is None:
+            raise RequestError(
+                "max_tokens may be 0 only with echo or prompt_logprobs: there would be nothing to answer",
+                param="max_tokens",
+                code="invalid_value",
+            )
+        if self.stream:
+            raise UnsupportedError("max_tokens 0 is not supported with stream: ask for it without", param="max_tokens")
+        if self.min_tokens:
+            raise RequestError(
+                f"min_tokens must be between 0 and 0, which max_tokens is, not {self.min_tokens}",
+                param="min_tokens",
+                code="invalid_value",
+            )
+
     @property
     def prompts(self) -> list[Prompt]:
         """Each prompt as text or token ids. Raises RequestError where kinds are mixed."""

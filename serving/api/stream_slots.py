@@ -27,7 +27,7 @@ class StreamSlots:
 
     @contextmanager
     def take(self, count: int, *, param: str) -> Iterator[None]:
-        """Raises OverloadedError where so many are not free, RequestError that names `param` where they never can be."""
+        """Raises OverloadedError where so many are not free, RequestError (of `param`) where they never can be."""
         if count > self._limit:
             raise RequestError(
                 f"the request asks for {count} choices in all; this server generates at most {self._limit} at once",

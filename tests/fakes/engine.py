@@ -10,7 +10,7 @@ from serving.engine.request import FinishReason, GenerateRequest, TokenEvent, To
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """One stream. It ends with `finish` after the last token, or earlier: at an EOS, a stop token, or max_tokens."""
+    """One stream. It ends with `finish` after the last token, or earlier: at an EOS, a stop token or max_tokens."""
 
     token_ids: Sequence[int]
     chunk: int = 1  # tokens per event
@@ -125,6 +125,8 @@ def _until_end(request: GenerateRequest, script: Script) -> tuple[list[int], Fin
     """The tokens up to the one that ends the stream, why it ends, and the stop token that ended it."""
     sampling = request.sampling
     tokens: list[int] = []
+    if sampling.max_tokens == 0:
+        return tokens, FinishReason.LENGTH, None
     for token in script.token_ids:
         tokens.append(token)
         if token in sampling.stop_token_ids:

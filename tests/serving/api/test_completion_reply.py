@@ -1,8 +1,10 @@
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from serving.engine.request import GenerateRequest
+from serving.engine.request import GenerateRequest, TokenEvent
 from tests.fakes.engine import Script, ScriptedEngine
 from tests.serving.api.conftest import MODEL, WINDOW, ApiMaker, text_body, text_of
 
@@ -160,3 +162,60 @@ async def test_what_completions_cannot_do_is_refused(make_api: ApiMaker, fields:
 async def test_what_asks_for_nothing_is_let_through(make_api: ApiMaker) -> None:
     api = make_api(make_api.says("x"))
     assert (await api.post(PATH, text_body(best_of=2, n=2, suffix=""))).status_code == 200
+
+
+async def test_no_token_is_made_where_only_the_prompt_is_to_be_scored(make_api: ApiMaker) -> None:
+    """How evaluation harnesses ask for the likelihood of a text."""
+    api = make_api(make_api.says("never"))
+    a, b = make_api.ids("ab")
+    body = text_body(prompt=[[a, b], [b, a]], echo=True, logprobs=1, max_tokens=0, temperature=0)
+    reply = (await api.post(PATH, body)).json()
+    assert [choice["text"] for choice in reply["choices"]] == ["ab", "ba"]
+    assert [choice["finish_reason"] for choice in reply["choices"]] == ["length"] * 2
+    assert reply["choices"][0]["logprobs"] == {
+        "text_offset": [0, 1],
+        "token_logprobs": [None, pytest.approx(-b / 1000)],
+        "tokens": ["a", "b"],
+        "top_logprobs": [None, {"b": pytest.approx(-b / 1000)}],
+    }
+    assert (reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]) == (4, 0)
+    assert [request.sampling.max_tokens for request in api.engine.requests] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"echo": True}, {"prompt_logprobs": 2}, {"echo": True, "prompt_logprobs": 0, "n": 2}]
+)
+async def test_scoring_gives_what_was_asked_for_and_no_more(make_api: ApiMaker, fields: dict[str, Any]) -> None:
+    reply = (await make_api(make_api.says("never")).post(PATH, text_body(max_tokens=0, **fields))).json()
+    for choice in reply["choices"]:
+        assert choice["text"] == ("hi" if fields.get("echo") else "")
+        assert choice["logprobs"] is None
+        scores = choice.get("prompt_logprobs")
+        assert (scores and len(scores)) == (2 if "prompt_logprobs" in fields else None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "max_tokens"),
+        ({"logprobs": 1}, "max_tokens"),
+        ({"echo": True, "stream": True}, "max_tokens"),
+        ({"echo": True, "min_tokens": 1}, "min_tokens"),
+    ],
+)
+async def test_scoring_that_would_answer_nothing_is_refused(
+    make_api: ApiMaker, fields: dict[str, Any], param: str
+) -> None:
+    reply = await make_api().post(PATH, text_body(max_tokens=0, **fields))
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_prompt_whose_scores_were_lost_with_an_engine_is_an_error(make_api: ApiMaker) -> None:
+    class Forgetful(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenEvent]:
+            async for event in super().generate(request):
+                yield replace(event, prompt_logprobs=())
+
+    engine = Forgetful([make_api.says("x")], vocab_size=make_api.tokenizer.vocab_size)
+    reply = await make_api(engine=engine).post(PATH, text_body(max_tokens=0, echo=True, logprobs=0))
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_lost")
