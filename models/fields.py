@@ -1,7 +1,7 @@
 """Typed reading of config.json: a field that is missing or of the wrong kind is named, with what would be right."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from models.errors import CheckpointError
@@ -74,6 +74,12 @@ class Fields:
         """For what only one value is implemented of. Missing is right too: `value` is the hub's default."""
         if name in self and self._values[name] != value:
             raise self.error(name, f"{value!r}, the only one offered for this architecture")
+
+    def only(self, names: Collection[str]) -> None:
+        """Raises CheckpointError for a field that is not among `names`: it would be ignored."""
+        for name in self._values:
+            if name in self and name not in names:
+                raise self.error(name, f"absent; known are {', '.join(names)}")
 
     def kv_heads(self, heads: int) -> int:
         """`num_key_value_heads`: by default one a query head."""

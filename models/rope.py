@@ -13,6 +13,11 @@ from jax import Array
 
 from models.fields import Fields
 
+FIELDS = (
+    *("type", "rope_type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings"),
+    *("low_freq_factor", "high_freq_factor"),  # llama3
+    *("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),  # yarn
+)
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3")
 
 
@@ -37,10 +42,11 @@ class Rope:
 def read_rope(fields: Fields, head_dim: int, max_position: int) -> Rope:
     """The rope that config.json describes, for heads of `head_dim`. Raises CheckpointError naming the field."""
     scaling = fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling")
+    scaling.only(FIELDS)
     theta = scaling.positive("rope_theta", fields.positive("rope_theta", 10000.0))
     kind = scaling.string("rope_type", scaling.string("type", "default"))
     rotary = _rotary_dim(fields, scaling, head_dim)
-    # In float32 throughout, as where these models were trained: a rounding more or less is 0.01 radian at position 10^5.
+    # In float32, as where these models were trained: a rounding more or less is 0.01 radian at position 10^5.
     plain = np.float32(1) / np.float32(theta) ** (np.arange(0, rotary, 2, dtype=np.float32) / np.float32(rotary))
     if kind == "default":
         return _rope(plain)

@@ -58,7 +58,7 @@ def greedy(model: PreTrainedModel, prompt: np.ndarray, count: int) -> np.ndarray
 
 
 def _with_random_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """The library begins with biases of 0, norms of 1 and weights that say little: none of that would show a mistake."""
+    """The library begins with biases of 0, norms of 1 and small weights: they would hide mistakes."""
     random = torch.Generator().manual_seed(11)
     with torch.no_grad():
         for name, weight in model.named_parameters():

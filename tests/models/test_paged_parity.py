@@ -1,0 +1,94 @@
+"""A family over pages, in ragged steps, draws the tokens that the hub's own library draws."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax import Array
+from transformers import PreTrainedModel
+
+from models import checkpoint
+from models.interface import Model, ModelShape
+from pallas_kernels.ragged import AttentionOptions, RaggedBatch
+from pallas_kernels.reference.paged_attention import paged_attention
+from tests.models import hub_checkpoints
+from tests.pallas_kernels.ragged_sequences import PagedSequence, PagedSequences
+
+TOKENS, ROWS, PAGE_SIZE, NUM_PAGES, WIDTH = 32, 4, 8, 64, 16
+PROMPTS, NEW = (45, 1, 23), 24  # tokens
+
+
+class PagedModel:
+    """Steps of one token bucket, over a pool of pages that begins as NaN."""
+
+    def __init__(self, model: Model, shape: ModelShape) -> None:
+        graph, state = nnx.split(model)
+        leaves, tree = jax.tree.flatten(state)
+        self._weights = leaves
+        self._pool = jnp.full((NUM_PAGES, shape.num_layers, PAGE_SIZE, 2 * shape.num_kv_heads, shape.head_dim), jnp.nan)
+        self._pages = PagedSequences(np.random.default_rng(3), NUM_PAGES, PAGE_SIZE)
+
+        def step(weights: list[Array], pool: Array, token_ids: Array, batch: RaggedBatch) -> tuple[Array, Array]:
+            def attend(
+                cache: Array, layer: Array | int, q: Array, k: Array, v: Array, options: AttentionOptions
+            ) -> tuple[Array, Array]:
+                out, cache = paged_attention(q, k, v, cache, layer, batch, options)
+                return cache, out
+
+            merged = nnx.merge(graph, jax.tree.unflatten(tree, weights))
+            hidden, pool = merged(token_ids, batch.positions, pool, attend)
+            return pool, merged.logits(hidden)
+
+        self._step = jax.jit(step, donate_argnums=1)
+
+    def begin(self, capacity: int) -> PagedSequence:
+        return self._pages.begin(capacity)
+
+    def run(self, steps: list[tuple[PagedSequence, np.ndarray]], num_decode: int) -> list[np.ndarray]:
+        """The logits [n, V] of each sequence's n new tokens."""
+        counts = [(sequence, len(tokens)) for sequence, tokens in steps]
+        batch = self._pages.batch(counts, num_decode=num_decode, tokens=TOKENS, rows=ROWS, width=WIDTH)
+        flat = np.zeros(TOKENS, np.int32)
+        ends = np.cumsum([len(tokens) for _, tokens in steps])
+        flat[: ends[-1]] = np.concatenate([tokens for _, tokens in steps])
+        self._pool, logits = self._step(self._weights, self._pool, jnp.asarray(flat), batch)
+        for sequence, count in counts:
+            sequence.length += count
+        return np.split(np.asarray(logits)[: ends[-1]], ends[:-1])
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        pytest.param(lambda: hub_checkpoints.llama(attention_bias=True), id="llama"),
+        pytest.param(lambda: hub_checkpoints.qwen3(num_attention_heads=8, tie_word_embeddings=True), id="qwen3"),
+    ],
+)
+def test_chunked_prefill_among_decoding_sequences_gives_the_hubs_logits(tmp_path: Path, theirs: object) -> None:
+    assert callable(theirs)
+    reference: PreTrainedModel = theirs()
+    model, shape, _ = checkpoint.load(hub_checkpoints.write(reference, tmp_path), jnp.float32)
+    paged = PagedModel(model, shape)
+    random = np.random.default_rng(9)
+    texts = [random.integers(0, shape.vocab_size, count).astype(np.int32) for count in PROMPTS]
+    texts = [hub_checkpoints.greedy(reference, text, NEW) for text in texts]
+    live = [paged.begin(len(text)) for text in texts]
+    seen: list[list[np.ndarray]] = [[] for _ in texts]
+    while any(sequence.length < len(text) for sequence, text in zip(live, texts, strict=True)):
+        decoding, chunks, room = [], [], TOKENS - ROWS
+        for i, (sequence, text, prompt) in enumerate(zip(live, texts, PROMPTS, strict=True)):
+            if prompt <= sequence.length < len(text):
+                decoding.append((i, text[sequence.length : sequence.length + 1]))
+            elif sequence.length < prompt:
+                count = min(int(random.integers(1, 14)), room, prompt - sequence.length)
+                chunks.append((i, text[sequence.length : sequence.length + count]))
+                room -= count
+        steps = decoding + chunks
+        for (i, _), logits in zip(steps, paged.run([(live[i], t) for i, t in steps], len(decoding)), strict=True):
+            seen[i].append(logits)
+    for text, parts in zip(texts, seen, strict=True):
+        right = hub_checkpoints.logits(reference, text)
+        np.testing.assert_allclose(np.concatenate(parts), right, atol=1e-4 * np.abs(right).max())
