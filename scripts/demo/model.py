@@ -1,12 +1,11 @@
 """The training forward of a small Llama: dense causal attention within dialogues, bfloat16 products, float32 sums."""
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax import Array
 
 Params = dict[str, Array]
@@ -26,9 +25,6 @@ class ModelConfig:
     theta: float = 10000.0
     max_position: int = 2048
 
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
-
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Each weight with its shape; matrices are [in, out] and stacked over the layers."""
@@ -45,7 +41,8 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     }
 
 
-def init(config: ModelConfig, seed: int) -> Params:
+def initial(config: ModelConfig, seed: int) -> Params:
+    """Normal weights scaled by their fan-in; those that write into the residual stream are smaller with depth."""
     rng = np.random.default_rng(seed)
     params: Params = {}
     for name, shape in shapes(config).items():
@@ -93,36 +90,49 @@ def rotate(x: Array, positions: Array, theta: float) -> Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def _attend(config: ModelConfig, x: Array, qkv: Array, positions: Array, segments: Array) -> Array:
-    b, t = positions.shape
-    h, k, c = config.heads, config.kv_heads, config.head_dim
-    fused = dot(x, qkv).reshape(b, t, h + 2 * k, c)
-    q = rotate(fused[:, :, :h], positions, config.theta).reshape(b, t, k, h // k, c) * c**-0.5
-    key, value = rotate(fused[:, :, h : h + k], positions, config.theta), fused[:, :, h + k :]
-    blocks = []
-    for start in range(0, t, QUERY_BLOCK):  # a block of queries sees only the keys up to its end: half of the square
-        end = min(t, start + QUERY_BLOCK)
-        seen = segments[:, start:end, None] == segments[:, None, :end]
-        seen &= jnp.arange(start, end)[:, None] >= jnp.arange(end)
-        scores = jnp.einsum("btkgc,bskc->bkgts", q[:, start:end], key[:, :end])
-        weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, -1e30), axis=-1)
-        blocks.append(jnp.einsum("bkgts,bskc->btkgc", weights, value[:, :end]))
-    return jnp.concatenate(blocks, axis=1).reshape(b * t, h * c)
+class DemoLlama(nnx.Module):
+    """A Llama with tied embeddings. Its weights are stacked over the layers and its products are bfloat16, which a CPU
+    trains fastest; the export gives every other Llama the same weights."""
 
+    def __init__(self, config: ModelConfig, params: Params) -> None:
+        self.config = config
+        self.embedding = nnx.Param(params["embedding"])
+        self.norm = nnx.Param(params["norm"])
+        self.attention_norm = nnx.Param(params["attention_norm"])
+        self.mlp_norm = nnx.Param(params["mlp_norm"])
+        self.qkv = nnx.Param(params["qkv"])
+        self.output = nnx.Param(params["output"])
+        self.gate_up = nnx.Param(params["gate_up"])
+        self.down = nnx.Param(params["down"])
 
-def hidden(config: ModelConfig, params: Params, tokens: Array, segments: Array, positions: Array) -> Array:
-    """tokens, segments, positions [B, T] -> normed hidden states [B * T, D]."""
-    x = params["embedding"][tokens.reshape(-1)]
-    for layer in range(config.layers):
-        normed = rms_norm(x, params["attention_norm"][layer], config.eps)
-        x += dot(_attend(config, normed, params["qkv"][layer], positions, segments), params["output"][layer])
-        gate, up = jnp.split(
-            dot(rms_norm(x, params["mlp_norm"][layer], config.eps), params["gate_up"][layer]), 2, axis=-1
-        )
-        x += dot(jax.nn.silu(gate) * up, params["down"][layer])
-    return rms_norm(x, params["norm"], config.eps)
+    def __call__(self, tokens: Array, segments: Array, positions: Array) -> Array:
+        """tokens, segments, positions [B, T] -> normed hidden states [B * T, D]."""
+        eps = self.config.eps
+        x = self.embedding[...][tokens.reshape(-1)]
+        for layer in range(self.config.layers):
+            fused = dot(rms_norm(x, self.attention_norm[layer], eps), self.qkv[layer])
+            x += dot(self._attend(fused, segments, positions), self.output[layer])
+            gate, up = jnp.split(dot(rms_norm(x, self.mlp_norm[layer], eps), self.gate_up[layer]), 2, axis=-1)
+            x += dot(jax.nn.silu(gate) * up, self.down[layer])
+        return rms_norm(x, self.norm[...], eps)
 
+    def logits(self, states: Array) -> Array:
+        """states [N, D] -> [N, V] float32."""
+        return dot(states, self.embedding[...].T)
 
-def logits(params: Params, states: Array) -> Array:
-    """Tied output: states [N, D] -> [N, V] float32."""
-    return dot(states, params["embedding"].T)
+    def _attend(self, fused: Array, segments: Array, positions: Array) -> Array:
+        """Causal attention within each segment: fused q, k and v [B * T, (H + 2 K) C] -> [B * T, H C]."""
+        b, t = positions.shape
+        h, k, c = self.config.heads, self.config.kv_heads, self.config.head_dim
+        fused = fused.reshape(b, t, h + 2 * k, c)
+        q = rotate(fused[:, :, :h], positions, self.config.theta).reshape(b, t, k, h // k, c) * c**-0.5
+        key, value = rotate(fused[:, :, h : h + k], positions, self.config.theta), fused[:, :, h + k :]
+        blocks = []
+        for start in range(0, t, QUERY_BLOCK):  # a block of queries sees only the keys up to its end
+            end = min(t, start + QUERY_BLOCK)
+            seen = segments[:, start:end, None] == segments[:, None, :end]
+            seen &= jnp.arange(start, end)[:, None] >= jnp.arange(end)
+            scores = jnp.einsum("btkgc,bskc->bkgts", q[:, start:end], key[:, :end])
+            weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, -1e30), axis=-1)
+            blocks.append(jnp.einsum("bkgts,bskc->btkgc", weights, value[:, :end]))
+        return jnp.concatenate(blocks, axis=1).reshape(b * t, h * c)

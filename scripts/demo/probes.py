@@ -122,7 +122,7 @@ PROBES = [
     ),
     ask(
         "not say",
-        "Passage: The bakery was founded by Lena Kohl in 1987. It is based in Graz.\n\nHow many people work at the bakery?",
+        "Passage: The bakery was founded by Lena Kohl in 1987. It is in Graz.\n\nHow many people work at the bakery?",
     ),
     ask(
         "45 euros",

@@ -18,7 +18,7 @@ from orbax.checkpoint import v1 as orbax
 from tqdm import tqdm
 
 from scripts.demo import dataset
-from scripts.demo.model import ModelConfig, Params, hidden, init, logits
+from scripts.demo.model import DemoLlama, ModelConfig, Params, initial
 
 TOKENS_A_STEP = 2048
 WARM_UP = 100
@@ -63,8 +63,9 @@ def rate(progress: Progress, budget_seconds: float, peak: float) -> float:
 
 
 def loss(config: ModelConfig, params: Params, batch: dict[str, Array]) -> Array:
-    states = hidden(config, params, batch["tokens"], batch["segments"], batch["positions"])
-    scores = logits(params, states[batch["spots"]])
+    model = DemoLlama(config, params)
+    states = model(batch["tokens"], batch["segments"], batch["positions"])
+    scores = model.logits(states[batch["spots"]])
     losses = optax.softmax_cross_entropy_with_integer_labels(scores, batch["targets"])
     return jnp.sum(losses * batch["weights"]) / jnp.maximum(1.0, jnp.sum(batch["weights"]))
 
@@ -92,7 +93,7 @@ class Trainer:
 
     def __init__(self, config: ModelConfig, folder: Path, peak: float, budget_seconds: float, seed: int = 0) -> None:
         self.config, self.folder, self.peak, self.budget = config, folder, peak, budget_seconds
-        self.params = init(config, seed)
+        self.params = initial(config, seed)
         self.state = optimizer().init(self.params)
         self.progress = Progress()
         self.step = make_step(config)

@@ -237,6 +237,8 @@ def memory(draw: Draw) -> Episode:
     chosen = kinds(draw, draw.integer(1, 4) + 1)
     parts = [told(draw, kind) for kind in chosen]
     absent = parts.pop()
+    if draw.chance(0.08):
+        return Episode("memory", (absent[2],))
     exchanges = [tell for tell, _, _ in parts]
     at = draw.integer(0, len(parts) - 1)
     fate = draw.integer(0, 9)

@@ -38,7 +38,7 @@ WEIGHTS = {
     "weft": 8.0,
     "small talk": 5.0,
     "off ground": 5.0,
-    "facts": 10.0,
+    "facts": 12.0,
     "arithmetic": 12.0,
     "dates": 6.0,
     "units": 6.0,

@@ -123,7 +123,7 @@ def _pick(draw: Draw, source: Passage, absent: bool) -> tuple[str, str]:
 def _passage_episode(draw: Draw, absent: bool) -> Episode:
     source = passage(draw)
     turns = draw.choice([1, 1, 1, 2, 3])
-    pairs = [_pick(draw, source, draw.chance(0.35)) for _ in range(turns - 1)] + [_pick(draw, source, absent)]
+    pairs = [_pick(draw, source, draw.chance(0.25)) for _ in range(turns - 1)] + [_pick(draw, source, absent)]
     skill = "passages, absent" if absent else "passages"
     if draw.chance(0.4):
         system = draw.choice(IN_SYSTEM)
@@ -146,4 +146,4 @@ def absent(draw: Draw) -> Episode:
     return _passage_episode(draw, absent=True)
 
 
-MAKERS: list[tuple[float, Maker]] = [(5.0, present), (3.0, absent)]
+MAKERS: list[tuple[float, Maker]] = [(6.0, present), (2.5, absent)]

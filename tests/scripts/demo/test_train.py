@@ -1,4 +1,4 @@
-"""A tiny run from dialogues to checkpoint: the loss falls, a stopped run goes on, the export is a Llama to others too."""
+"""A tiny run from dialogues to checkpoint: the loss falls, a stopped run goes on, the export is a Llama to others."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from scripts.demo import dataset, decode, export, tokenizer
-from scripts.demo.model import ModelConfig, hidden, init, logits
+from scripts.demo.model import DemoLlama, ModelConfig, initial
 from scripts.demo.train import Stage, Trainer, rate
 
 TINY = ModelConfig(vocab=0, d=32, layers=2, heads=2, kv_heads=1, head_dim=16, ff=64)
@@ -79,13 +79,12 @@ def test_rows_that_are_not_there_are_an_error(workshop: Path) -> None:
 
 
 def test_dialogues_in_one_row_do_not_see_each_other(config: ModelConfig) -> None:
-    params = init(config, 0)
+    params = initial(config, 0)
     rng = np.random.default_rng(0)
     first, second = rng.integers(20, 400, (2, 10))
-    alone = hidden(config, params, jnp.asarray(second)[None], jnp.ones((1, 10), int), jnp.arange(10)[None])
-    packed = hidden(
-        config,
-        params,
+    model = DemoLlama(config, params)
+    alone = model(jnp.asarray(second)[None], jnp.ones((1, 10), int), jnp.arange(10)[None])
+    packed = model(
         jnp.asarray(np.concatenate([first, second]))[None],
         jnp.asarray([[1] * 10 + [2] * 10]),
         jnp.asarray([[*range(10), *range(10)]]),
@@ -94,7 +93,7 @@ def test_dialogues_in_one_row_do_not_see_each_other(config: ModelConfig) -> None
 
 
 def test_the_export_has_the_logits_that_were_trained(workshop: Path, config: ModelConfig, tmp_path: Path) -> None:
-    params = init(config, 1)
+    params = initial(config, 1)
     export.export(config, params, workshop / "tokenizer.model", tmp_path)
     back, rounded = export.from_hub(tmp_path)
     assert back == config
@@ -105,12 +104,13 @@ def test_the_export_has_the_logits_that_were_trained(workshop: Path, config: Mod
     ours = np.asarray(states[0] @ rounded["embedding"].T)
     theirs = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)(torch.tensor(tokens)).logits[0]
     np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=2e-4)
-    trained = logits(rounded, hidden(config, rounded, jnp.asarray(tokens), jnp.ones((1, 40), int), positions))
+    model = DemoLlama(config, rounded)
+    trained = model.logits(model(jnp.asarray(tokens), jnp.ones((1, 40), int), positions))
     np.testing.assert_allclose(trained, ours, atol=0.05)  # the training forward multiplies in bfloat16
 
 
 def test_greedy_decoding_of_a_batch_is_that_of_each_prompt_alone(config: ModelConfig) -> None:
-    params = init(config, 3)
+    params = initial(config, 3)
     prompts = [[5, 9, 30], [7, 80, 90, 100, 110]]
     together = decode.greedy(config, params, prompts, end=-1, most=6)
     assert together == [decode.greedy(config, params, [prompt], end=-1, most=6)[0] for prompt in prompts]
