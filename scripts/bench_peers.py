@@ -43,10 +43,10 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("1 user, 128/128", 1, 6, 128, 128),
-    Workload("8 users, 128/128", 8, 32, 128, 128),
-    Workload("32 users, 128/128", 32, 96, 128, 128),
-    Workload("32 users, 1,000 shared + 28/64", 32, 96, 28, 64, 1000),
+    Workload("1 user, 128/128", 1, 4, 128, 128),
+    Workload("8 users, 128/128", 8, 16, 128, 128),
+    Workload("32 users, 128/128", 32, 64, 128, 128),
+    Workload("32 users, 1,000 shared + 28/64", 32, 64, 28, 64, 1000),
 )
 
 

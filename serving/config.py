@@ -34,6 +34,7 @@ class EngineConfig:
     cache_bytes: int = 1 << 30
     prefix_caching: bool = True
     token_buckets: tuple[int, ...] = ()  # step sizes compiled; empty: derived from the budget
+    cpu_threads: int | None = None  # XLA's, where the device is a CPU; None: one fewer than there are cores
     compilation_cache: Path | None = None  # None: ~/.cache/weft/compilation
     step_timeout_seconds: float = 120.0  # a step that takes longer hangs, and its engine process is restarted
 
@@ -52,6 +53,7 @@ _RANGES: dict[str, tuple[int, float]] = {
     "engine.max_num_seqs": (1, math.inf),
     "engine.max_num_batched_tokens": (1, math.inf),
     "engine.max_waiting": (1, math.inf),
+    "engine.cpu_threads": (1, math.inf),
     "engine.page_size": (1, math.inf),
     "engine.num_pages": (1, math.inf),
     "engine.cache_bytes": (1, math.inf),

@@ -69,7 +69,7 @@ def _decode(
     carry = _begin(rows, sinks)
     pages = _pages_per_block(DECODE_BLOCK, pool)
     size = pages * pool.shape[2]
-    position = jnp.broadcast_to((lens - 1)[:, None], (num_rows, rows.shape[2]))
+    position = (lens - 1)[:, None]  # the same for every query row of a sequence
 
     def step(i: Array, state: tuple[Carry, Array]) -> tuple[Carry, Array]:
         carry, pool = state
@@ -162,7 +162,7 @@ def _attend_block(
     layer: Array | int,
     table: Array,  # [B, n] the n pages of each sequence that hold this block's keys
     begin: Array,  # [] position of the block's first key
-    position: Array,  # [B, N] of each query row
+    position: Array,  # [B, N] of each query row, or [B, 1] where all have one
     carry: Carry,
     options: AttentionOptions,
 ) -> Carry:
@@ -175,7 +175,7 @@ def _attend_block(
     if options.soft_cap is not None:
         scores = options.soft_cap * jnp.tanh(scores / options.soft_cap)
     key_position = begin + jnp.arange(size)
-    visible = key_position <= position[..., None]  # [B, N, size]
+    visible = key_position <= position[..., None]  # [B, N or 1, size]
     if options.window is not None:
         visible &= key_position > position[..., None] - options.window
     scores = jnp.where(visible[:, None], scores, NEGATIVE)
