@@ -170,12 +170,16 @@ class ChatBody(SamplingBody, kw_only=True):
                 "parallel_tool_calls is not supported as false: the model decides how many calls it makes",
                 param="parallel_tool_calls",
             )
-        for i, tool in enumerate(self.tools or ()):
-            if tool.function.strict:
-                raise UnsupportedError(
-                    f"tools[{i}].function.strict is not supported: constrained output is not offered",
-                    param=f"tools[{i}].function.strict",
-                )
+        check_not_strict(self.tools)
+
+
+def check_not_strict(tools: list[Tool] | None) -> None:
+    for i, tool in enumerate(tools or ()):
+        if tool.function.strict:
+            raise UnsupportedError(
+                f"tools[{i}].function.strict is not supported: constrained output is not offered",
+                param=f"tools[{i}].function.strict",
+            )
 
 
 def check_template_variables(variables: dict[str, Any] | None) -> None:

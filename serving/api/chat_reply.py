@@ -10,7 +10,6 @@ from serving.api.chunks import Chunks, encode
 from serving.api.generation import Generation
 from serving.api.reply_parts import chat_logprobs, prompt_logprobs, usage
 from serving.api.service import Service
-from serving.errors import UnsupportedError
 from serving.generation.request import TextDelta, TextRequest
 
 
@@ -22,7 +21,7 @@ class ChatReply:
         self._body = body
         self._with_tools = body.offered_tools is not None
         if self._with_tools:
-            _check_tool_format(service)
+            service.check_tool_format()
         newer = {} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
         self.generation = Generation(service, [text_request(body, request_id)], arrival, client_names=newer)
         self._id = f"chatcmpl-{request_id}"
@@ -136,14 +135,3 @@ def text_request(body: ChatBody, request_id: str) -> TextRequest:
         ),
         cache_salt=body.cache_salt or "",
     )
-
-
-def _check_tool_format(service: Service) -> None:
-    """A model without a chat template is refused by the generator."""
-    chat_format = service.generator.chat_format
-    if chat_format is not None and not chat_format.writes_hermes_tool_calls:
-        raise UnsupportedError(
-            f"tools are not supported with {service.card.name}: its chat template does not write calls between "
-            "<tool_call> tags, the one form that is read here",
-            param="tools",
-        )

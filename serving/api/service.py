@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from serving.api.stream_slots import StreamSlots
 from serving.config import ServerConfig
 from serving.engine.client import Engine
-from serving.errors import NotFoundError
+from serving.errors import NotFoundError, UnsupportedError
 from serving.generation.generator import Generator
 from serving.observability.metrics import Metrics
 
@@ -48,6 +48,16 @@ class Service:
                 f"there is no model {name[:100]!r} here; this server has {self.card.name!r}",
                 param="model",
                 code="model_not_found",
+            )
+
+    def check_tool_format(self) -> None:
+        """Raises UnsupportedError. A model without a chat template is refused by the generator."""
+        chat_format = self.generator.chat_format
+        if chat_format is not None and not chat_format.writes_hermes_tool_calls:
+            raise UnsupportedError(
+                f"tools are not supported with {self.card.name}: its chat template does not write calls between "
+                "<tool_call> tags, the one form that is read here",
+                param="tools",
             )
 
 

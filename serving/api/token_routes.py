@@ -74,6 +74,8 @@ async def _tokens(service: Service, body: TokenizeBody, request_id: str) -> list
     generator = service.generator
     if body.prompt is not None:
         return await generator.tokenize(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    if body.tools:
+        service.check_tool_format()
     begin = body.add_generation_prompt
     text = await generator.render_chat(
         TextRequest(

@@ -2,7 +2,14 @@
 
 from typing import Any, ClassVar
 
-from serving.api.chat_body import CHAT_WORDS, REFUSED_TEMPLATE, Messages, Tools, check_template_variables
+from serving.api.chat_body import (
+    CHAT_WORDS,
+    REFUSED_TEMPLATE,
+    Messages,
+    Tools,
+    check_not_strict,
+    check_template_variables,
+)
 from serving.api.typed_body import Body
 from serving.errors import RequestError
 
@@ -33,6 +40,7 @@ class TokenizeBody(Body, kw_only=True):
                 code="invalid_value",
             )
         check_template_variables(self.chat_template_kwargs)
+        check_not_strict(self.tools)
         if self.messages is None:
             for name in ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
                 if getattr(self, name) is not None:

@@ -8,6 +8,8 @@ import pytest
 
 from serving.api.front import Front
 from serving.errors import EngineUnavailableError, OverloadedError
+from serving.generation.chat_format import ChatFormat
+from serving.generation.tokenizer import Tokenizer
 from serving.observability.metrics import Metrics
 from tests.fakes.engine import Script
 from tests.serving.api.conftest import MODEL, WINDOW, ApiMaker, chat_body, text_body
@@ -250,3 +252,20 @@ async def test_what_cannot_be_tokenized_is_refused_by_name(
     reply = await make_api().post(path, body)
     assert reply.status_code == 400, reply.text
     assert _error(reply)["param"] == param
+
+
+@pytest.mark.parametrize("path", ["/tokenize", CHAT])
+@pytest.mark.parametrize("strict", [False, True])
+async def test_tools_are_counted_only_where_chat_would_take_them(
+    make_api: ApiMaker, tokenizer: Tokenizer, path: str, strict: bool
+) -> None:
+    other = ChatFormat({"default": "{{ tools }}{{ messages[0].content }}"}, {}, source="of another call format")
+    maker = make_api if strict else ApiMaker(tokenizer, other)
+    function = {"name": "f", "strict": True} if strict else {"name": "f"}
+    reply = await maker().post(path, chat_body(tools=[{"type": "function", "function": function}]))
+    other.close()
+    assert reply.status_code == 400
+    assert (_error(reply)["param"], _error(reply)["code"]) == (
+        "tools[0].function.strict" if strict else "tools",
+        "unsupported",
+    )
