@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from serving.api.service import Service
 from serving.engine.client import EngineStats
-from serving.errors import EngineUnavailableError
+from serving.errors import EngineUnavailableError, WeftError
 from serving.observability.metrics import CONTENT_TYPE
 
 ENGINE_ANSWER_SECONDS = 2.0
@@ -28,7 +28,7 @@ def health_routes(service: Service) -> list[Route]:
     async def metrics(_: Request) -> Response:
         try:
             snapshot = asdict(await ask_engine(service))
-        except EngineUnavailableError:
+        except WeftError:  # away, or of another version: what this process counted is still true
             snapshot = None
         return Response(service.metrics.render(snapshot), headers={"content-type": CONTENT_TYPE})
 

@@ -5,7 +5,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.engine.client import EngineStats
-from serving.errors import EngineUnavailableError
+from serving.errors import EngineUnavailableError, SetupError, WeftError
 from tests.fakes.engine import ScriptedEngine
 from tests.serving.api.conftest import MODEL, Api, ApiMaker, chat_body
 
@@ -104,11 +104,12 @@ async def test_metrics_have_the_names_that_dashboards_know(ailing: Api) -> None:
         assert f"weft_{name}_total" in samples
 
 
-async def test_metrics_are_there_while_the_engine_is_not(ailing: Api) -> None:
+@pytest.mark.parametrize("failure", [EngineUnavailableError("gone"), SetupError("it is of another version")])
+async def test_metrics_are_there_while_the_engine_is_not(ailing: Api, failure: WeftError) -> None:
     stats = await _engine(ailing).stats()
     _engine(ailing).answer = replace(stats, generation_tokens=50, running=1)
     assert (await _samples(ailing))["weft_engine_up"] == 1
-    _engine(ailing).answer = EngineUnavailableError("gone")
+    _engine(ailing).answer = failure
     samples = await _samples(ailing)
     assert samples["weft_engine_up"] == 0
     assert samples["vllm:generation_tokens_total"] == 50
