@@ -28,20 +28,25 @@ class Generation:
         client_names: Mapping[str, str] | None = None,
     ) -> None:
         """`scores_only`: the prompts are read and nothing is generated, whatever the requests say (a TextRequest asks
-        for one token at least). `client_names` are those that the client used for parameters which have another name below this layer."""
+        for one token at least). `client_names` are those that the client used for parameters which have another name
+        below this layer."""
         self.prepared: list[PreparedPrompt] = []
-        self.completion_tokens = 0  # of the choices that ended
         self.cached_tokens = 0
         self._service = service
         self._requests = requests
         self._arrival = arrival
         self._scores_only = scores_only
         self._client_names = client_names or {}
+        self._generated: dict[tuple[int, int], int] = {}  # tokens of each choice, whether it ended or not
         self._meters: dict[tuple[int, int], StreamMeter] = {}
 
     @property
     def prompt_tokens(self) -> int:
         return sum(prompt.prompt_tokens for prompt in self.prepared)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(self._generated.values())
 
     async def deltas(self) -> Deltas:
         """(prompt, delta) as they come. Closing it aborts what has not ended.
@@ -98,10 +103,10 @@ class Generation:
         now = time.monotonic()
         meter = self._meters[prompt, delta.index]
         meter.delta(now, delta.usage.completion_tokens)
+        self._generated[prompt, delta.index] = delta.usage.completion_tokens
         if delta.finish_reason is None:
             return
         meter.end(now, cast(Outcome, delta.finish_reason.value))
-        self.completion_tokens += delta.usage.completion_tokens
         if delta.index == 0:
             self.cached_tokens += delta.usage.cached_tokens
 

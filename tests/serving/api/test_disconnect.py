@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 
 import pytest
@@ -12,6 +13,7 @@ from tests.serving.api.gated_engine import GatedEngine
 from tests.serving.api.listening import listening
 
 CHAT = "/v1/chat/completions"
+PATIENCE = 60.0  # seconds; only a broken test waits that long
 
 
 def _api(make_api: ApiMaker) -> tuple[Api, GatedEngine]:
@@ -57,7 +59,7 @@ async def test_leaving_aborts_every_stream_before_its_next_token(
         writer.transport.abort()
         while len(engine.closed) < streams:
             engine.ended.clear()
-            await asyncio.wait_for(engine.ended.wait(), 10)
+            await asyncio.wait_for(engine.ended.wait(), PATIENCE)
         emitted = engine.emitted
         engine.let(100)
         assert (await api.get("/health/ready")).status_code == 200
@@ -70,10 +72,26 @@ async def test_leaving_while_waiting_for_the_first_token_aborts(make_api: ApiMak
     api, engine = _api(make_api)
     async with listening(api.app) as port:
         _, writer = await _send(port, CHAT, chat_body(stream=True))
-        await asyncio.wait_for(engine.started.wait(), 10)
+        await asyncio.wait_for(engine.started.wait(), PATIENCE)
         writer.transport.abort()
-        await asyncio.wait_for(engine.ended.wait(), 10)
+        await asyncio.wait_for(engine.ended.wait(), PATIENCE)
         assert engine.emitted == 0
+
+
+async def test_the_log_says_what_was_generated_for_a_client_who_left(
+    make_api: ApiMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="serving")
+    api, engine = _api(make_api)
+    async with asyncio.timeout(PATIENCE), listening(api.app) as port:
+        reader, writer = await _send(port, CHAT, chat_body(stream=True))
+        engine.let(3)
+        for _ in range(4):  # the role, then a token each
+            await reader.readuntil(b"data: ")
+        writer.transport.abort()
+        await engine.ended.wait()
+    (line,) = [record.fields for record in caplog.records if record.message == "request"]  # type: ignore[attr-defined]
+    assert (line["code"], line["completion_tokens"]) == ("client_disconnected", 3)
 
 
 async def test_leaving_in_the_middle_of_the_body_starts_nothing(make_api: ApiMaker) -> None:
@@ -118,16 +136,21 @@ async def test_a_server_that_cannot_wait_longer_ends_each_request_with_an_error(
 
 async def test_a_client_who_does_not_read_is_cut_and_its_stream_aborted(make_api: ApiMaker) -> None:
     limits = StreamLimits(heartbeat_seconds=0.01, slow_reader_seconds=0.01, max_pending=8)
-    api = make_api(make_api.says("x" * 3900), streams=limits)
-    async with listening(api.app, send_buffer=16 << 10) as port:
+    size = make_api.tokenizer.vocab_size
+    engine = GatedEngine([make_api.says("x" * 3900)], vocab_size=size, max_model_len=WINDOW)
+    engine.let(3900)
+    api = make_api(engine=engine, streams=limits)
+    async with asyncio.timeout(PATIENCE), listening(api.app, send_buffer=16 << 10) as port:
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
             # Twenty alternatives for each token make megabytes, more than the buffers between the two hold.
             client.sendall(_request(CHAT, chat_body(stream=True, logprobs=True, top_logprobs=20)))
-            while not (api.engine.closed or api.engine.finished):
-                await asyncio.sleep(0)
-            received = b"".join(iter(lambda: client.recv(1 << 20), b""))
-    assert api.engine.finished == []
+            await engine.ended.wait()
+            client.setblocking(False)
+            received = b""
+            while part := await asyncio.get_running_loop().sock_recv(client, 1 << 20):
+                received += part
+    assert engine.finished == []
     assert b"data: " in received
     assert b"[DONE]" not in received
     assert not received.endswith(b"0\r\n\r\n")
