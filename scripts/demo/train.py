@@ -23,6 +23,7 @@ from scripts.demo.model import DemoLlama, ModelConfig, Params, initial
 TOKENS_A_STEP = 2048
 WARM_UP = 100
 SAVE_EVERY_SECONDS = 240.0
+LONGEST_STEP = 5.0  # seconds that a step may count for: a machine that slept has not trained
 
 
 @dataclass(frozen=True)
@@ -166,4 +167,4 @@ class Trainer:
         self.progress.step += 1
         self.progress.tokens += int(np.count_nonzero(batch.segments))
         if self.progress.step > 1:  # the first step compiles
-            self.progress.seconds += time.monotonic() - began
+            self.progress.seconds += min(time.monotonic() - began, LONGEST_STEP)
