@@ -62,8 +62,8 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
 def start_backend(cpu_threads: int | None) -> None:
     """Creates JAX's devices; the first call in a process decides how many threads a CPU device has.
 
-    By default one core is left to the host's side of a step, the API process and its clients. On two cores a step of one
-    row is faster on one thread than on two, and what the threads of a larger step lose, the server gains.
+    By default one core is left to the host's side of a step, the API process and its clients. On two cores a step of
+    one row is faster on one thread than on two, and what a larger step loses, the server gains.
     """
     if not hasattr(os, "sched_setaffinity"):  # not Linux: XLA takes what cores there are
         jax.devices()
