@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -98,7 +99,7 @@ OUTSIDE = VOCAB_SIZE
     ],
 )
 async def test_what_a_step_would_raise_for_is_refused_and_the_engine_lives(
-    engine: LocalEngine, param: str, sampling: dict[str, object]
+    engine: LocalEngine, param: str, sampling: dict[str, Any]
 ) -> None:
     with pytest.raises(RequestError) as refusal:
         await events_of(engine, request("bad", **sampling))
