@@ -24,6 +24,10 @@ def configure_logging(kind: LogFormat, *, level: int = logging.INFO, stream: Tex
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    for name in list(root.manager.loggerDict):  # a library that was imported earlier may keep its lines to itself
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate, logger.disabled = True, False
 
 
 def log_event(logger: logging.Logger, event: str, *, level: int = logging.INFO, **fields: object) -> None:

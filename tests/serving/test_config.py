@@ -82,6 +82,7 @@ def test_an_unknown_key_or_a_wrong_type_is_refused(file: Path, key: str, value: 
         ("engine.max_num_batched_tokens", ["0", "31"], ["32"]),
         ("engine.max_waiting", ["0"], ["1"]),
         ("engine.page_size", ["0"], ["1"]),
+        ("engine.cpu_threads", ["0"], ["1"]),
         ("engine.num_pages", ["0", "-1"], ["1"]),
         ("engine.cache_bytes", ["0"], ["1"]),
         ("engine.step_timeout_seconds", ["0", "-1.5", "inf", "nan"], ["0.5"]),
@@ -109,7 +110,7 @@ def test_every_number_of_a_deployment_has_a_range() -> None:
     numbers = {name for name, hint in EngineConfig.__annotations__.items() if "int" in str(hint) or hint is float}
     assert numbers == {
         *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "num_pages"),
-        *("cache_bytes", "step_timeout_seconds", "token_buckets"),
+        *("cache_bytes", "step_timeout_seconds", "token_buckets", "cpu_threads"),
     }
 
 

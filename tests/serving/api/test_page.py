@@ -426,7 +426,7 @@ def test_a_phone_shows_all_without_sideways_scrolling(
     answered(page, chat, "z" * 200, wide)
     assert page.evaluate(fits)
     page.get_by_role("button", name="Sidebar", exact=True).tap()
-    page.get_by_role("button", name="New chat").first.tap()
+    page.locator("#sidebar").get_by_role("button", name="New chat").tap()
     expect(page.locator("#welcome")).to_be_visible()
     expect(page.locator("#sidebar")).not_to_be_visible()
     page.get_by_role("button", name="Settings").tap()
