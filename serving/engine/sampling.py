@@ -40,6 +40,7 @@ from serving.engine.sampler_rows import NO_ID, SamplerRows, record, record_last
 NO_TOKEN = NO_ID
 _INT_MIN = np.int32(-(2**31))
 _INT_MAX = np.int32(2**31 - 1)
+_LEAST_NORMAL = np.int32(1 << 23)  # the bits of float32's least normal number
 
 
 @jax.tree_util.register_dataclass
@@ -249,6 +250,9 @@ def _float_order(x: Array) -> Array:
 
 
 def _from_order(order: Array) -> Array:
+    """The float32 of that order. A positive subnormal becomes the least normal number: hardware that flushes subnormals
+    would compare it as 0, and keep the zeros that it stands above."""
+    order = jnp.where((order > 0) & (order < _LEAST_NORMAL), _LEAST_NORMAL, order)
     return lax.bitcast_convert_type(order ^ ((order >> 31) & _INT_MAX), jnp.float32)
 
 

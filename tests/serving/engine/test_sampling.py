@@ -250,6 +250,13 @@ def test_top_k_keeps_the_kth_and_its_equals(values: list[float], top_k: int) -> 
     np.testing.assert_array_equal(kept[0], logits[0] >= kth)
 
 
+def test_a_threshold_between_zeros_and_ones_leaves_the_zeros_out() -> None:
+    """Halving the integers between -3 and 9 lands on a subnormal, which a flushing machine compares as 0."""
+    logits = np.array([[0.0] * 15 + [1.0] * 20 + [-3.0, 9.0]], np.float32)
+    kept = np.asarray(jit_kept(jnp.array(logits), packed([SamplingParams(top_k=21)])))
+    assert (logits >= kept[:, None]).sum() == 21
+
+
 @settings(UNTIMED, max_examples=150)
 @given(
     values=st.one_of(LEVELS, NUMBERS),
