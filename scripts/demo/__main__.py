@@ -26,6 +26,7 @@ class Workshop:
     processes: int
     items: int
     checkpoints: Path
+    anew: bool
 
     @property
     def pieces(self) -> Path:
@@ -54,7 +55,7 @@ class Workshop:
 
     def train(self, name: str = "main") -> None:
         trainer = self.trainer(name)
-        trainer.restore()
+        trainer.restore(restart_clock=self.anew)
         trainer.run([Stage(self.work / f"rows_{length}", length, until) for length, _, _, until in ROWS])
 
     def draft(self) -> None:
@@ -93,9 +94,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="that make the data")
     parser.add_argument("--items", type=int, default=60, help="held-out items a skill in the evaluation")
     parser.add_argument("--checkpoints", type=Path, default=Path("configs/checkpoints"), help="where export writes")
+    parser.add_argument("--anew", action="store_true", help="train on from the weights there are, by a new schedule")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    workshop = Workshop(args.work, args.minutes, args.processes, args.items, args.checkpoints)
+    workshop = Workshop(args.work, args.minutes, args.processes, args.items, args.checkpoints, args.anew)
     for phase in PHASES if args.phase == "all" else (args.phase,):
         getattr(workshop, phase)()
 
