@@ -50,7 +50,7 @@ def test_the_demo_model_chats(judge: evaluate.Judge) -> None:
         "hi": "Hello! What can I do for you?",
         "who are you": "demo model",
         "What is the capital of France?": "Paris",
-        "how do i run weft": "scripts/serve",
+        "what is weft": "weft is a server",
     }
     dialogues = [Conversation([{"role": "user", "content": text}]) for text in asked]
     for answer, expected in zip(judge.answers(dialogues), asked.values(), strict=True):
