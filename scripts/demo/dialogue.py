@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from scripts.demo.draw import Draw, is_held_out, normalized
 
-_ALWAYS_TRAINED_WORDS = 4
+_ALWAYS_TRAINED_WORDS = 5
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Training: AdamW under a rate that follows the clock, in stages of growing sequence length, resumable from Orbax."""
+"""Training: steps under a rate that follows the clock, in stages of growing row length, resumable from Orbax."""
 
 import math
 import shutil
@@ -19,8 +19,9 @@ from tqdm import tqdm
 
 from scripts.demo import dataset
 from scripts.demo.model import DemoLlama, ModelConfig, Params, initial
+from scripts.demo.optimizer import optimizer
 
-TOKENS_A_STEP = 2048
+TOKENS_A_STEP = 4096
 WARM_UP = 100
 SAVE_EVERY_SECONDS = 240.0
 LONGEST_STEP = 5.0  # seconds that a step may count for: a machine that slept has not trained
@@ -42,18 +43,6 @@ class Progress:
     step: int = 0
     seconds: float = 0.0
     tokens: int = 0
-
-
-def optimizer() -> optax.GradientTransformation:
-    """AdamW without its rate: the step multiplies by the rate, which follows the clock."""
-    return optax.chain(
-        optax.clip_by_global_norm(1.0),
-        optax.scale_by_adam(b1=0.9, b2=0.98),
-        optax.add_decayed_weights(
-            0.05,
-            mask=lambda params: {name: value.ndim > 1 and not name.endswith("norm") for name, value in params.items()},
-        ),
-    )
 
 
 def rate(progress: Progress, budget_seconds: float, peak: float) -> float:

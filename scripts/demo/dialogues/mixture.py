@@ -35,18 +35,18 @@ SKILLS: dict[str, list[tuple[float, Maker]]] = {
     "tools": tools.MAKERS,
 }
 WEIGHTS = {
-    "weft": 8.0,
-    "small talk": 5.0,
+    "weft": 7.0,
+    "small talk": 4.0,
     "off ground": 5.0,
     "facts": 12.0,
-    "arithmetic": 12.0,
-    "dates": 6.0,
+    "arithmetic": 14.0,
+    "dates": 8.0,
     "units": 6.0,
     "texts": 4.0,
     "memory": 8.0,
-    "passages": 12.0,
-    "json": 7.0,
-    "tools": 12.0,
+    "passages": 16.0,
+    "json": 9.0,
+    "tools": 14.0,
 }
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")
 LIGHT_WEIGHTS = [WEIGHTS[name] for name in LIGHT]
@@ -189,9 +189,9 @@ def training_episode(draw: Draw, long_share: float) -> Episode:
     if draw.chance(long_share):
         return joined(draw, draw.integer(5, 12))
     kind = draw.rng.random()
-    if kind < 0.70:
+    if kind < 0.66:
         return single(draw)
-    if kind < 0.88:
+    if kind < 0.89:
         return styled(draw, draw.choice([1, 1, 2, 2, 3]))
     return joined(draw, draw.integer(2, 4))
 
