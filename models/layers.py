@@ -93,8 +93,8 @@ class GroupedQKV(nnx.Module):
     """
 
     def __init__(self, init: WeightInit, d: int, k: int, g: int, c: int, *, bias: bool) -> None:
-        self.weight = init.weight((d, k, g + 2, c), ("model", "kv_heads", None, None), fan_in=d)
-        self.bias = init.zeros((k, g + 2, c), ("kv_heads", None, None)) if bias else None
+        self.weight = init.weight((d, k, g + 2, c), ("model", "kv_heads", "queries_key_value", None), fan_in=d)
+        self.bias = init.zeros((k, g + 2, c), ("kv_heads", "queries_key_value", None)) if bias else None
 
     def __call__(self, x: Array) -> tuple[Array, Array, Array]:  # [T, D] -> [T, K, G, C], [T, K, C], [T, K, C]
         fused = contract("td,dkgc->tkgc", x, self.weight[...])

@@ -1,5 +1,8 @@
 """Where logical dimensions of weights and pages meet the axes of a device mesh.
 
-Nothing is here yet: weft serves from one device. The families name the dimensions of their weights already (see
-`models/layers.py`), and a table from those names to mesh axes is what this package will hold.
+mesh.py      the axes, and a mesh from their sizes
+rules.py     the table: logical dimension -> mesh axes
+params.py    a model's weights on a mesh
+topology.py  machines that are not there, to compile for
+chips.py     what their chips can do
 """

@@ -1,0 +1,83 @@
+"""A mesh of devices, by the sizes of its axes.
+
+    data        replicas of a model            not offered yet
+    pipeline    its layers, in groups          not offered yet
+    expert      the experts of a layer
+    tensor      heads, feed-forward width, vocabulary
+
+What has no experts is split over `expert` and `tensor` together, so that no device repeats another's work
+(see `rules.py`). An axis that is not named has size 1.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+AXES = ("data", "pipeline", "expert", "tensor")
+NOT_OFFERED = {
+    "data": "run one server a replica",
+    "pipeline": "split the model over tensor",
+}
+
+
+class MeshError(ValueError):
+    """A mesh that these devices or this model cannot have. The message names sizes that would work."""
+
+
+def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """A mesh with all of AXES over the first of `devices`, by default this process's. Raises MeshError.
+
+    The devices may be compile-only (see `topology.devices_of`): those are taken in their order, where real ones are
+    arranged so that neighbours in the mesh are neighbours in the machine.
+    """
+    shape = _checked(sizes)
+    real = devices is None
+    devices = jax.devices() if devices is None else devices
+    count = math.prod(shape)
+    if count > len(devices):
+        raise MeshError(
+            f"a mesh of {_written(sizes)} takes {count} devices and there are {len(devices)}: "
+            f"the product of its axes can be {_listed(range(1, len(devices) + 1))}"
+        )
+    if real and count == len(devices):
+        return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return Mesh(np.array(devices[:count]).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def one_device() -> Mesh:
+    """The mesh of a model that is not split."""
+    return Mesh(np.array(jax.devices()[:1]).reshape((1,) * len(AXES)), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def everywhere(mesh: Mesh) -> NamedSharding:
+    """The sharding of what each device holds whole."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def divisors(number: int, most: int) -> list[int]:
+    return [size for size in range(1, min(number, most) + 1) if number % size == 0]
+
+
+def _checked(sizes: Mapping[str, int]) -> tuple[int, ...]:
+    for axis, size in sizes.items():
+        if axis not in AXES:
+            raise MeshError(f"a mesh has no axis {axis!r}; it has {', '.join(AXES)}")
+        if size < 1:
+            raise MeshError(f"the mesh axis {axis} must be at least 1, not {size}")
+        if size > 1 and axis in NOT_OFFERED:
+            raise MeshError(
+                f"the mesh axis {axis} is not offered yet, so it must be 1, not {size}: {NOT_OFFERED[axis]}"
+            )
+    return tuple(sizes.get(axis, 1) for axis in AXES)
+
+
+def _written(sizes: Mapping[str, int]) -> str:
+    """tensor 8, or expert 4 x tensor 2."""
+    return " x ".join(f"{axis} {sizes[axis]}" for axis in AXES if sizes.get(axis, 1) > 1)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) if len(numbers) <= 8 else f"{numbers[0]} .. {numbers[-1]}"
