@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from serving.errors import ConfigError
+from serving.web_names import ANY, host_name, is_loopback, origin_of
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -43,6 +44,8 @@ class EngineConfig:
 class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000
+    allowed_hosts: tuple[str, ...] | None = None  # names that clients may use beside its own; "*": any
+    allowed_origins: tuple[str, ...] = ()  # of pages that may call the API from a browser, beside its own
     max_body_bytes: int = 8 << 20
     max_streams: int = 512  # open generations per API process
 
@@ -115,6 +118,30 @@ def check_limits(deployment: Deployment, where: str) -> None:
             f"({engine.max_num_batched_tokens}), not {list(engine.token_buckets)}",
             param="token_buckets",
         )
+    _check_names(deployment.server, where)
+
+
+def _check_names(server: ServerConfig, where: str) -> None:
+    """Who may ask must be said before others than this machine can."""
+    if server.allowed_hosts is None and server.host and not is_loopback(server.host):
+        raise ConfigError(
+            f"{where}: server.allowed_hosts must be given where server.host is {server.host}, which other machines "
+            'can reach: the names and addresses that clients use, such as ["gpu-box.lan", "192.168.1.5"], or ["*"]',
+            param="allowed_hosts",
+        )
+    for name in server.allowed_hosts or ():
+        if name != ANY and host_name(name) is None:
+            raise ConfigError(
+                f"{where}: server.allowed_hosts must be host names or addresses, without scheme and port, not {name!r}",
+                param="allowed_hosts",
+            )
+    for origin in server.allowed_origins:
+        if origin_of(origin) is None:
+            raise ConfigError(
+                f'{where}: server.allowed_origins must be origins such as "https://chat.example.com", each named: '
+                f"scheme, host and port, without a path, not {origin!r}",
+                param="allowed_origins",
+            )
 
 
 def _build(kind: type, table: dict[str, Any], path: Path, prefix: str) -> Any:

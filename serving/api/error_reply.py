@@ -12,10 +12,13 @@ from serving.errors import EngineUnavailableError, OverloadedError, PayloadTooLa
 UNAVAILABLE_RETRY_SECONDS = 5.0  # an engine restarts in seconds to minutes; asking this often is cheap
 
 _HTTP_CODES = {
+    400: "bad_request",
+    403: "origin_not_allowed",
     404: "unknown_url",
     405: "method_not_allowed",
     408: "request_timeout",
     415: "unsupported_media_type",
+    421: "host_not_allowed",
 }
 _HTTP_MESSAGES = {404: "there is nothing at this path", 405: "this path takes only the methods in the Allow header"}
 

@@ -1,4 +1,4 @@
-"""The outermost layer: a request id, every failure in one shape, one log line. No client's text is logged."""
+"""The outermost layer: the gate, a request id, every failure in one shape, one log line. No client's text is logged."""
 
 import asyncio
 import logging
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.api.error_reply import error_code, error_reply, http_error_code, http_error_reply, stopping
+from serving.api.gate import Admission, Gate
 from serving.api.service import new_id
 from serving.api.sse import LEFT
 from serving.errors import EngineError, WeftError
@@ -28,9 +29,10 @@ class Front:
     """Each request gets an id of the server's in X-Request-Id. A client's own is echoed in X-Client-Request-Id where it
     is short printable ASCII, and is otherwise unused."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, gate: Gate) -> None:
         self._app = app
         self._metrics = metrics
+        self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,7 +49,9 @@ class Front:
 
     async def _failure(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> Exception | None:
         try:
-            await self._app(scope, receive, exchange.send)
+            exchange.admission = self._gate.admit(scope)
+            app = exchange.admission.preflight(scope) or self._app
+            await app(scope, receive, exchange.send)
         except (WeftError, HTTPException, ClientDisconnect) as error:
             return error
         except asyncio.CancelledError:
@@ -74,6 +78,7 @@ class _Exchange:
     def __init__(self, scope: Scope, send: Send) -> None:
         self.request_id = new_id()
         self.status: int | None = None
+        self.admission: Admission | None = None  # None: refused at the gate
         scope.setdefault("state", {}).update(request_id=self.request_id, arrival=time.monotonic())
         self._scope = scope
         self._send = send
@@ -88,6 +93,10 @@ class _Exchange:
             headers["x-request-id"] = self.request_id
             if self._echo is not None:
                 headers["x-client-request-id"] = self._echo
+            if self.admission is not None:
+                headers.update(self.admission.headers)
+                if self.admission.vary:
+                    headers.add_vary_header("Origin")
         await self._send(message)
 
     def log(self, code: str | None) -> None:

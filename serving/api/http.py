@@ -8,6 +8,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 
 from serving.api.front import Front
+from serving.api.gate import Gate
 from serving.api.health import health_routes
 from serving.api.page import page_routes
 from serving.api.service import ModelCard, Service, StreamLimits
@@ -49,7 +50,7 @@ def build_app(
             *health_routes(service),
             *page_routes(),
         ],
-        middleware=[Middleware(Front, metrics=metrics)],
+        middleware=[Middleware(Front, metrics=metrics, gate=Gate(server))],
         exception_handlers={HTTPException: _pass_on},
     )
     app.router.redirect_slashes = False

@@ -22,7 +22,7 @@ async def read_typed(request: Request, kind: type[B], max_bytes: int) -> B:
 
 
 def _check_headers(request: Request) -> None:
-    """Demanding JSON by name also keeps foreign web pages out: a browser asks first before it sends that type."""
+    """Demanding JSON by name also makes a browser ask first, before it sends that type for a foreign page."""
     media, _, rest = request.headers.get("content-type", "").partition(";")
     charset = rest.strip().lower().removeprefix("charset=").strip('"')
     if media.strip().lower() != "application/json" or charset not in ("", "utf-8"):

@@ -24,6 +24,11 @@ def port(text: str) -> int:
     return number
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """Words between commas; none where the text is empty."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 def json_object(text: str) -> dict[str, object]:
     try:
         return msgspec.json.decode(text, type=dict[str, object])

@@ -5,13 +5,13 @@ import dataclasses
 from pathlib import Path
 from typing import get_args
 
-from serving.commands.argument_types import count, port
+from serving.commands.argument_types import count, listed, port
 from serving.config import Deployment, Dtype, EngineConfig, ModelConfig, ServerConfig, check_limits, load_deployment
 from serving.errors import ConfigError
 
 _MODEL_FLAGS = ("dtype", "chat_template")
 _ENGINE_FLAGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
-_SERVER_FLAGS = ("host", "port")
+_SERVER_FLAGS = ("host", "port", "allowed_hosts", "allowed_origins")
 _FOLDERS = (Path("configs/deployments"), Path(__file__).resolve().parents[2] / "configs" / "deployments")
 
 
@@ -29,6 +29,12 @@ def add_deployment_flags(parser: argparse.ArgumentParser, *, server: bool) -> No
     if server:
         group.add_argument("--host", help="the address to listen on")
         group.add_argument("--port", type=port, metavar="N", help="the port to listen on; 0: any free one")
+        group.add_argument(
+            "--allowed-hosts", type=listed, metavar="A,B", help="names that clients use for this server; *: any"
+        )
+        group.add_argument(
+            "--allowed-origins", type=listed, metavar="A,B", help="of web pages that may call it, as https://chat.lan"
+        )
 
 
 def deployment_from(args: argparse.Namespace) -> Deployment:
@@ -52,7 +58,8 @@ def deployment_arguments(args: argparse.Namespace) -> list[str]:
     arguments = [] if args.deployment is None else [args.deployment]
     names = ("model", "served_model_name", *_MODEL_FLAGS, *_ENGINE_FLAGS, *_SERVER_FLAGS)
     for name, value in _given(args, names).items():
-        arguments += [f"--{name.replace('_', '-')}={value}"]
+        text = ",".join(value) if isinstance(value, tuple) else value
+        arguments += [f"--{name.replace('_', '-')}={text}"]
     return arguments
 
 

@@ -91,6 +91,12 @@ def test_an_unknown_key_or_a_wrong_type_is_refused(file: Path, key: str, value: 
         ("server.max_body_bytes", ["1023"], ["1024"]),
         ("server.max_streams", ["0"], ["1"]),
         ("server.host", ['""'], ['"::1"']),
+        ("server.allowed_hosts", ['["http://x"]', '["x:80"]', '["*.x"]', '[""]'], ['["x", "::1", "*"]', "[]"]),
+        (
+            "server.allowed_origins",
+            ['["x"]', '["*"]', '["null"]', '["https://x/"]'],
+            ['["https://x", "http://x:3000"]'],
+        ),
         ("name", ['""'], ['"x"']),
     ],
 )
@@ -103,6 +109,14 @@ def test_a_value_out_of_its_range_is_refused_with_its_key(
         assert key.endswith(error.param or "nothing")
     for value in good:
         load_deployment(written(file, **{key: value}))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "box.lan"])
+def test_a_server_that_others_can_reach_must_be_told_its_names(file: Path, host: str) -> None:
+    error = refused(written(file, **{"server.host": f'"{host}"'}))
+    assert error.param == "allowed_hosts"
+    assert "server.allowed_hosts must be given" in error.message
+    load_deployment(written(file, **{"server.host": f'"{host}"', "server.allowed_hosts": "[]"}))
 
 
 def test_every_number_of_a_deployment_has_a_range() -> None:

@@ -31,7 +31,7 @@ async def _send(port: int, path: str, body: Body) -> tuple[asyncio.StreamReader,
 
 def _request(path: str, body: Body) -> bytes:
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: weft\r\ncontent-type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     return head.encode() + b"content-length: %d\r\n\r\n" % len(content) + content
 
 

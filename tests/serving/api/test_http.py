@@ -7,6 +7,8 @@ import httpx
 import pytest
 
 from serving.api.front import Front
+from serving.api.gate import Gate
+from serving.config import ServerConfig
 from serving.errors import EngineUnavailableError, OverloadedError
 from serving.generation.chat_format import ChatFormat
 from serving.generation.tokenizer import Tokenizer
@@ -202,8 +204,8 @@ async def test_a_failure_after_the_response_began_sends_nothing_more() -> None:
     async def receive() -> dict[str, str]:
         return {"type": "http.disconnect"}
 
-    scope = {"type": "http", "method": "GET", "headers": []}
-    await Front(broken, Metrics("m"))(scope, receive, send)
+    scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
+    await Front(broken, Metrics("m"), Gate(ServerConfig()))(scope, receive, send)
     assert sent == ["http.response.start"]
 
 

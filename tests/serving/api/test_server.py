@@ -26,7 +26,7 @@ async def test_a_unix_socket_and_an_inherited_one_serve_the_same_api(make_api: A
         while not server.started:
             await asyncio.sleep(0)
         transport = httpx.AsyncHTTPTransport(uds=str(path))
-        async with httpx.AsyncClient(transport=transport, base_url="http://weft") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             reply = await client.get("/health/ready")
         assert reply.status_code == 200
         assert "server" not in reply.headers

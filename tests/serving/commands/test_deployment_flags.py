@@ -51,6 +51,12 @@ def test_a_model_directory_is_a_deployment_of_its_name(tmp_path: Path) -> None:
     assert found == Deployment(name=tmp_path.name, model=found.model)
 
 
+def test_names_are_listed_between_commas(file: Path) -> None:
+    found = deployment_from(parsed(str(file), "--allowed-hosts", "box.lan, ::1", "--allowed-origins", "https://a.lan"))
+    assert found.server.allowed_hosts == ("box.lan", "::1")
+    assert found.server.allowed_origins == ("https://a.lan",)
+
+
 def test_a_bare_name_is_looked_up_among_the_deployments(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +99,15 @@ def test_the_time_to_drain_must_end(command: ModuleType, value: str, capsys: pyt
     [
         ["{file}"],
         ["{file}", "--port", "0", "--host", "::1", "--chat-template", "a b.jinja"],
+        [
+            "{file}",
+            "--host",
+            "0.0.0.0",
+            "--allowed-hosts",
+            "box.lan, ::1",
+            "--allowed-origins=https://a.lan,http://b:3",
+        ],
+        ["{file}", "--host", "0.0.0.0", "--allowed-hosts="],
         ["--model", "{folder}", "--max-num-seqs", "3", "--max-num-batched-tokens", "64", "--served-model-name", "-x y"],
     ],
 )
