@@ -24,10 +24,23 @@ first, as XLA does on a CPU."""
 
 
 class Attend(Protocol):
-    """(cache, layer, q [T, H, C], k [T, K, C], v [T, K, C]) -> (cache, [T, H, C])."""
+    """(cache, layer, q [T, H, C], k [T, K, C], v [T, K, C]) -> (cache, [T, H, C or value_dim]).
+
+    v is None for latent attention, where k [T, 1, C] is the row that is kept (see AttentionOptions). A window may be
+    traced, so that layers which differ in it share a scanned block; None where no layer has one.
+    """
 
     def __call__(
-        self, cache: Cache, layer: Array | int, q: Array, k: Array, v: Array, options: AttentionOptions
+        self,
+        cache: Cache,
+        layer: Array | int,
+        q: Array,
+        k: Array,
+        v: Array | None,
+        options: AttentionOptions,
+        *,
+        sinks: Array | None = None,  # [H] extra logits that take weight and give no value
+        window: Array | int | None = None,  # [] int32
     ) -> tuple[Cache, Array]: ...
 
 

@@ -1,33 +1,56 @@
 """Which body of a kernel runs. Decided once, at load, by name: never in the middle of serving, never silently."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from jax import Array
 
-from pallas_kernels.ragged import AttentionOptions, RaggedBatch
+from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, RaggedBatch
 from pallas_kernels.reference import paged_attention as reference
 
 Body = Literal["reference"]
 
 
 class PagedAttention(Protocol):
-    """Writes the new k and v into the pool in place and attends: (out [T, H, C], pool)."""
+    """Writes the new k and v into the pool in place and attends: (out [T, H, C or value_dim], pool)."""
 
     def __call__(
         self,
         q: Array,  # [T, H, C]
         k: Array,  # [T, K, C]
-        v: Array,  # [T, K, C]
-        pool: Array,  # [pages, L, page_size, 2K, C]
+        v: Array | None,  # [T, K, C]; None where latent
+        pool: Pool,
         layer: Array | int,
         batch: RaggedBatch,
         options: AttentionOptions,
-        sinks: Array | None = None,  # [H]
-    ) -> tuple[Array, Array]: ...
+        sinks: Array | None = None,  # [H] extra logits that take weight and give no value
+        window: Array | int | None = None,  # [] int32, may be traced; None: no window is compiled in at all
+    ) -> tuple[Array, Pool]: ...
 
 
-def paged_attention(body: Body) -> PagedAttention:
+@dataclass(frozen=True)
+class AttentionBody:
+    """One body: what runs, how its pool lies, and what it cannot do."""
+
+    attend: PagedAttention
+    pool: Callable[[PoolSpec], Pool]  # its leaves are jax.ShapeDtypeStruct
+    refusal: Callable[[AttentionOptions, int, PoolSpec], str | None]
+    """(options, query heads, pool): why this body cannot serve such a model, as a sentence; None where it can."""
+
+
+BODIES: dict[Body, AttentionBody] = {
+    "reference": AttentionBody(reference.paged_attention, reference.pool_shape, reference.refusal),
+}
+
+
+def attention_body(name: Body) -> AttentionBody:
     """The attention body of that name. Raises ValueError for a name that has none."""
-    if body == "reference":
-        return reference.paged_attention
-    raise ValueError(f"there is no attention body {body!r}; there is 'reference'")
+    if name not in BODIES:
+        raise ValueError(f"there is no attention body {name!r}; there is {', '.join(map(repr, BODIES))}")
+    return BODIES[name]
+
+
+def paged_attention(name: Body) -> PagedAttention:
+    """What runs of the body of that name. Raises ValueError for a name that has none."""
+    return attention_body(name).attend

@@ -1,4 +1,4 @@
-"""The description of one ragged batch, as every attention body takes it.
+"""One ragged batch, the pages it reads, and what a family asks of attention: as every attention body takes them.
 
 A step's tokens lie flat, sequence after sequence: sequence s owns tokens cu_q_lens[s] .. cu_q_lens[s+1] of the batch,
 and they are the last of its kv_lens[s] positions. Sequences that decode (one token each) come first.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import jax
 from jax import Array
+from jax.typing import DTypeLike
 
 
 @jax.tree_util.register_dataclass
@@ -26,10 +27,42 @@ class RaggedBatch:
     sequence_ids: Array  # [T] int32: the sequence of each token; S for padding
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class QuantizedPages:
+    """Pages in 8 bits: a value is values * scales. The scale is per position and KV row."""
+
+    values: Array  # [pages, L, page_size, 2K, C] int8 | float8_e4m3fn
+    scales: Array  # [pages, L, page_size, 2K] float32
+
+
+Pool = Array | QuantizedPages
+"""[pages, L, page_size, 2K, C], page-major: k of head i at row 2i, v at 2i+1. A body may lay the last two otherwise;
+who allocates asks it (see `dispatch.AttentionBody`)."""
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """What a pool has to hold, before a body says how it lies."""
+
+    pages: int
+    layers: int
+    page_size: int
+    kv_heads: int
+    head_dim: int
+    dtype: DTypeLike  # of the numbers in pages; int8 and float8_e4m3fn come with scales
+    latent: bool = False  # one row of head_dim a position, which is key and value (see AttentionOptions.value_dim)
+
+
 @dataclass(frozen=True)
 class AttentionOptions:
     """What a model family may ask of attention. Static: part of the compiled program."""
 
     scale: float
-    window: int | None = None  # a token sees itself and the window-1 positions before it
     soft_cap: float | None = None  # scores become cap * tanh(scores / cap)
+    chunked: bool = False
+    """What `window` means. False: a token sees itself and the window-1 positions before it. True: a token sees its own
+    chunk of `window` positions, from position // window * window up to itself (Llama 4)."""
+    value_dim: int | None = None
+    """Latent attention (DeepSeek): pages hold one row of C a position (pool [pages, L, page_size, 1, C], K = 1, v is
+    None), whose first value_dim numbers are the value; the output is [T, H, value_dim]."""

@@ -8,10 +8,11 @@ The softmax is the usual online one (Milakov and Gimelshein, arXiv 1805.02867), 
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pallas_kernels.ragged import AttentionOptions, RaggedBatch
+from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, QuantizedPages, RaggedBatch
 
 QUERY_TILE = 64
 DECODE_BLOCK = 64  # keys per step of the decode loop
@@ -21,23 +22,48 @@ NEGATIVE = -1e30  # finite: a row with nothing to see stays free of NaN
 Carry = tuple[Array, Array, Array]  # running maximum, running sum, running output
 
 
+def pool_shape(spec: PoolSpec) -> Pool:
+    """The pool of the contract itself, as jax.ShapeDtypeStruct."""
+    rows = 1 if spec.latent else 2 * spec.kv_heads
+    return jax.eval_shape(lambda: jnp.zeros((spec.pages, spec.layers, spec.page_size, rows, spec.head_dim), spec.dtype))
+
+
+def refusal(options: AttentionOptions, heads: int, spec: PoolSpec) -> str | None:
+    """Why this body cannot serve such a model: a sentence, or None if it can."""
+    if heads % spec.kv_heads:
+        return f"{heads} query heads do not share {spec.kv_heads} KV heads evenly"
+    if options.chunked:
+        return "the reference body has no chunked window"
+    if options.value_dim is not None or spec.latent:
+        return "the reference body has no latent pages"
+    if jnp.dtype(spec.dtype).itemsize == 1:
+        return "the reference body has no pages in 8 bits"
+    return None
+
+
 def paged_attention(
     q: Array,  # [T, H, C]
     k: Array,  # [T, K, C]
-    v: Array,  # [T, K, C]
-    pool: Array,  # [pages, L, page_size, 2K, C]; k of head i at 2i, v at 2i+1
+    v: Array | None,  # [T, K, C]
+    pool: Pool,  # [pages, L, page_size, 2K, C]; k of head i at 2i, v at 2i+1
     layer: Array | int,
     batch: RaggedBatch,
     options: AttentionOptions,
     sinks: Array | None = None,  # [H] extra logits that take weight and give no value
-) -> tuple[Array, Array]:
-    """Writes k and v into the pool in place (when donated), then attends. Returns ([T, H, C], pool)."""
+    window: Array | int | None = None,  # [] int32
+) -> tuple[Array, Pool]:
+    """Writes k and v into the pool in place (when donated), then attends. Returns ([T, H, C], pool).
+
+    Raises ValueError for what `refusal` names.
+    """
+    if options.chunked or v is None or isinstance(pool, QuantizedPages):
+        raise ValueError("the reference body has no chunked window, no latent pages and no pages in 8 bits")
     # The loops read whole blocks of pages: a table that ended inside one would make that slice start too early.
     longest = max(_pages_per_block(DECODE_BLOCK, pool), _pages_per_block(PREFILL_BLOCK, pool))
     batch = dataclasses.replace(batch, page_table=jnp.pad(batch.page_table, ((0, 0), (0, longest))))
     pool = write_pages(pool, k, v, layer, batch)
-    decoded, pool = _decode(q, pool, layer, batch, options, sinks)
-    return _prefill(q, decoded, pool, layer, batch, options, sinks)
+    decoded, pool = _decode(q, pool, layer, batch, options, sinks, window)
+    return _prefill(q, decoded, pool, layer, batch, options, sinks, window)
 
 
 def write_pages(pool: Array, k: Array, v: Array, layer: Array | int, batch: RaggedBatch) -> Array:
@@ -58,7 +84,13 @@ def write_pages(pool: Array, k: Array, v: Array, layer: Array | int, batch: Ragg
 
 
 def _decode(
-    q: Array, pool: Array, layer: Array | int, batch: RaggedBatch, options: AttentionOptions, sinks: Array | None
+    q: Array,
+    pool: Array,
+    layer: Array | int,
+    batch: RaggedBatch,
+    options: AttentionOptions,
+    sinks: Array | None,
+    window: Array | int | None,
 ) -> tuple[Array, Array]:
     """Attention of the first num_decode tokens, one per sequence. Returns [T, H, C], zero elsewhere."""
     num_tokens, num_heads, head_dim = q.shape
@@ -74,16 +106,16 @@ def _decode(
     def step(i: Array, state: tuple[Carry, Array]) -> tuple[Carry, Array]:
         carry, pool = state
         table = lax.dynamic_slice_in_dim(batch.page_table[:num_rows], i * pages, pages, axis=1)
-        return _attend_block(rows, pool, layer, table, i * size, position, carry, options), pool
+        return _attend_block(rows, pool, layer, table, i * size, position, carry, options, window), pool
 
-    begin = 0 if options.window is None else _first_block(lens, options.window, size)
+    begin = 0 if window is None else _first_block(lens, window, size)
     carry, pool = lax.fori_loop(begin, _cdiv(jnp.max(lens), size), step, (carry, pool))
     out = _finish(carry).reshape(num_rows, num_heads, head_dim).astype(q.dtype)
     out = jnp.where((jnp.arange(num_rows) < batch.num_decode)[:, None, None], out, 0)
     return jnp.pad(out, ((0, num_tokens - num_rows), (0, 0), (0, 0))), pool
 
 
-def _first_block(lens: Array, window: int, size: int) -> Array:
+def _first_block(lens: Array, window: Array | int, size: int) -> Array:
     """The first block that any live row can see through the window."""
     first = jnp.where(lens > 0, jnp.maximum(lens - window, 0), jnp.iinfo(jnp.int32).max)
     return jnp.where(jnp.max(lens) > 0, jnp.min(first) // size, 0)
@@ -97,6 +129,7 @@ def _prefill(
     batch: RaggedBatch,
     options: AttentionOptions,
     sinks: Array | None,
+    window: Array | int | None,
 ) -> tuple[Array, Array]:
     """Attention of the sequences after num_decode, a tile of query tokens at a time."""
     num_tokens, num_heads, head_dim = q.shape
@@ -129,9 +162,9 @@ def _prefill(
         def step(i: Array, state: tuple[Carry, Array]) -> tuple[Carry, Array]:
             carry, pool = state
             table = lax.dynamic_slice(batch.page_table, (seq, i * pages), (1, pages))
-            return _attend_block(rows, pool, layer, table, i * size, position, carry, options), pool
+            return _attend_block(rows, pool, layer, table, i * size, position, carry, options, window), pool
 
-        begin = 0 if options.window is None else jnp.maximum(first - options.window + 1, 0) // size
+        begin = 0 if window is None else jnp.maximum(first - window + 1, 0) // size
         end = _cdiv(first + count, size)
         carry, pool = lax.fori_loop(begin, end, step, (_begin(rows, sinks, tile), pool))
         done = _finish(carry).reshape(num_kv_heads, tile, group, head_dim).transpose(1, 0, 2, 3)
@@ -165,6 +198,7 @@ def _attend_block(
     position: Array,  # [B, N] of each query row, or [B, 1] where all have one
     carry: Carry,
     options: AttentionOptions,
+    window: Array | int | None,
 ) -> Carry:
     """One step of the online softmax: n * page_size more keys of each of the B sequences."""
     maximum, total, output = carry
@@ -176,8 +210,8 @@ def _attend_block(
         scores = options.soft_cap * jnp.tanh(scores / options.soft_cap)
     key_position = begin + jnp.arange(size)
     visible = key_position <= position[..., None]  # [B, N or 1, size]
-    if options.window is not None:
-        visible &= key_position > position[..., None] - options.window
+    if window is not None:
+        visible &= key_position > position[..., None] - window
     scores = jnp.where(visible[:, None], scores, NEGATIVE)
     # A page may hold an earlier owner's numbers, and 0 * NaN is NaN: nothing of theirs may reach this sequence.
     written = key_position <= position.max(axis=-1, keepdims=True)  # [B, size]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import ModelShape
-from pallas_kernels.dispatch import paged_attention
+from pallas_kernels.dispatch import attention_body
 from serving.config import Deployment, EngineConfig
 from serving.engine.executor import Executor, ExecutorLimits
 from serving.errors import CheckpointError, ConfigError
@@ -53,7 +53,7 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
         model,
         shape,
         limits,
-        paged_attention("reference"),
+        attention_body("reference"),
         cache_dtype,
         progress=lambda done, total: report("compiling programs", done, total),
     )

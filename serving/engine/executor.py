@@ -15,15 +15,19 @@ from flax import nnx
 from jax import Array
 
 from models.interface import Model, ModelShape
-from pallas_kernels.dispatch import PagedAttention
+from pallas_kernels.dispatch import AttentionBody
+from pallas_kernels.ragged import PoolSpec
 from serving.engine import steps
 from serving.engine.batch import BatchPacker, PackedBatch, needs_row
 from serving.engine.limits import ExecutorLimits
+from serving.engine.placement import attention_on_mesh, pool_on_mesh
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
 from serving.engine.programs import Progress, compile_programs
 from serving.engine.request import TokenLogprobs
 from serving.engine.sampler_rows import admission_arrays, init_rows
 from serving.engine.scores import ScoredTokens
+from sharding.mesh import everywhere, one_device
+from sharding.params import placement_of
 
 Scores = tuple[Array, Array, Array, Array]  # see steps.score
 
@@ -36,7 +40,7 @@ class Executor:
         model: Model,
         shape: ModelShape,
         limits: ExecutorLimits,
-        attention: PagedAttention,
+        attention: AttentionBody,
         cache_dtype: Any,
         progress: Progress | None = None,
     ) -> None:
@@ -45,9 +49,16 @@ class Executor:
         graph, state = nnx.split(model)
         leaves, tree = jax.tree.flatten(state)
         self._weights: tuple[Array, ...] = tuple(leaves)
-        program = steps.ModelProgram(graph, tree, attention)
-        pool_shape = (limits.num_pages, shape.num_layers, limits.page_size, 2 * shape.num_kv_heads, shape.head_dim)
-        self._pool = jnp.zeros(pool_shape, cache_dtype)
+        program = steps.ModelProgram(graph, tree, attention.attend)
+        spec = PoolSpec(
+            pages=limits.num_pages,
+            layers=shape.num_layers,
+            page_size=limits.page_size,
+            kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            dtype=cache_dtype,
+        )
+        self._pool = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), attention.pool(spec))
         self._rows = init_rows(limits.max_num_seqs, shape.vocab_size)
         self._packer = BatchPacker(limits.max_num_seqs, limits.table_width, limits.layout_for)
         self._prompts: dict[int, tuple[int, ...]] = {}  # by row, of the sequences whose prompts are scored
@@ -96,6 +107,19 @@ class Executor:
                 next_ids[begin : begin + len(following)] = following
             begin += r.length
         return next_ids, self._compiled.score_prompt[batch.layout.tokens](self._weights, hidden, next_ids)
+
+
+def pool_spec(shape: ModelShape, limits: ExecutorLimits, cache_dtype: Any, mesh: Mesh) -> PoolSpec:
+    """The pages of the whole mesh, with as many copies of each KV head as it needs."""
+    copies = placement_of(mesh, shape.num_heads, shape.num_kv_heads).kv_copies
+    return PoolSpec(
+        pages=limits.num_pages,
+        layers=shape.num_layers,
+        page_size=limits.page_size,
+        kv_heads=shape.num_kv_heads * copies,
+        head_dim=shape.head_dim,
+        dtype=cache_dtype,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pallas_kernels.ragged import Pool
 from serving.engine import steps
 from serving.engine.batch import SEQUENCE_FIELDS, BatchLayout
 from serving.engine.plan import Admission
 from serving.engine.request import SamplingParams
 from serving.engine.sampler_rows import SamplerRows, admission_arrays, admit
+from sharding.mesh import everywhere
+from sharding.rules import spec_of
 
 Progress = Callable[[int, int], None]  # programs compiled, programs in all
 COMPILED_AT_ONCE = 4
@@ -42,7 +45,7 @@ def compile_programs(
     program: steps.ModelProgram,
     layouts: list[BatchLayout],
     weights: tuple[Array, ...],
-    pool: Array,
+    pool: Pool,
     rows: SamplerRows,
     progress: Progress | None = None,
 ) -> Programs:
@@ -79,8 +82,47 @@ def compile_programs(
     )
 
 
-def _integers(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.int32)
+def lower_programs(
+    program: steps.ModelProgram,
+    layouts: list[BatchLayout],
+    weights: tuple[Array, ...],
+    pool: Pool,
+    rows: SamplerRows,
+) -> dict[tuple[str, object], jax.stages.Lowered]:
+    """Every program by its name and its bucket."""
+    whole = everywhere(program.mesh)
+    split = NamedSharding(program.mesh, spec_of((None, "vocab")))
+    vocab_size = program.vocab_size
+
+    def integers(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=whole)
+
+    lowered: dict[tuple[str, object], jax.stages.Lowered] = {}
+    for layout in layouts:
+        pool_lies = jax.tree.map(lambda leaf: leaf.sharding, pool)
+        step = jax.jit(
+            functools.partial(steps.forward, program, layout),
+            donate_argnums=(1, 2),
+            out_shardings=(pool_lies, whole, whole, split, whole, whole),
+        )
+        lowered["forward", layout] = step.lower(weights, pool, rows.last_token, integers(layout.size))
+        *_, logits, _, hidden = lowered["forward", layout].out_info
+        hidden = jax.ShapeDtypeStruct(hidden.shape, hidden.dtype, sharding=whole)
+        score_prompt = jax.jit(functools.partial(steps.score_prompt, program), out_shardings=whole)
+        lowered["score_prompt", layout.tokens] = score_prompt.lower(weights, hidden, integers(layout.tokens))
+        size = layout.sequences
+        logits = jax.ShapeDtypeStruct(logits.shape, logits.dtype, sharding=split)
+        if ("sample", size) not in lowered:
+            sample = jax.jit(functools.partial(steps.sample, program), donate_argnums=0, out_shardings=whole)
+            lowered["sample", size] = sample.lower(rows, logits, integers(len(SEQUENCE_FIELDS), size))
+            score = jax.jit(functools.partial(steps.score, program), out_shardings=whole)
+            lowered["score", size] = score.lower(logits, integers(size))
+    blank = Admission(row=0, sampling=SamplingParams(), prompt_token_ids=(), output_token_ids=())
+    setup = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), admission_arrays(blank, vocab_size)
+    )
+    lowered["admit", 0] = jax.jit(admit, donate_argnums=0, out_shardings=whole).lower(rows, setup)
+    return lowered
 
 
 def _compile_all(

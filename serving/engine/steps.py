@@ -18,7 +18,7 @@ from jax import Array, lax
 
 from models.interface import Attend
 from pallas_kernels.dispatch import PagedAttention
-from pallas_kernels.ragged import AttentionOptions, RaggedBatch
+from pallas_kernels.ragged import AttentionOptions, Pool, RaggedBatch
 from serving.engine import sampling
 from serving.engine.batch import (
     BANS_STOPS,
@@ -57,10 +57,10 @@ def forward(
     program: ModelProgram,
     layout: BatchLayout,
     weights: tuple[Array, ...],
-    pool: Array,
+    pool: Pool,
     last_token: Array,  # [R]: the rows' own, and all that a greedy batch needs of them
     vector: Array,
-) -> tuple[Array, Array, Array, Array, Array, Array]:
+) -> tuple[Pool, Array, Array, Array, Array, Array]:
     """Returns (pool, last_token, greedy tokens [S], logits [S, V] float32, the block of sequences, hidden [T, D])."""
     fields = unpack(vector, layout)
     sequences = dict(zip(SEQUENCE_FIELDS, fields["sequences"], strict=True))
@@ -86,9 +86,17 @@ def forward(
 
 def _attend(attention: PagedAttention, batch: RaggedBatch) -> Attend:
     def attend(
-        cache: Array, layer: Array | int, q: Array, k: Array, v: Array, options: AttentionOptions
-    ) -> tuple[Array, Array]:
-        out, cache = attention(q, k, v, cache, layer, batch, options)
+        cache: Pool,
+        layer: Array | int,
+        q: Array,
+        k: Array,
+        v: Array | None,
+        options: AttentionOptions,
+        *,
+        sinks: Array | None = None,
+        window: Array | int | None = None,
+    ) -> tuple[Pool, Array]:
+        out, cache = attention(q, k, v, cache, layer, batch, options, sinks, window)
         return cache, out
 
     return attend

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from models import llama
 from models.interface import Model, ModelShape
-from pallas_kernels.dispatch import paged_attention
+from pallas_kernels.dispatch import attention_body
 from serving.engine.executor import Executor
 from serving.engine.limits import ExecutorLimits
 
@@ -45,4 +45,4 @@ def tiny_executor() -> Executor:
         num_pages=NUM_PAGES,
         token_buckets=BUCKETS,
     )
-    return Executor(model, shape, limits, paged_attention("reference"), jnp.dtype("float32"))
+    return Executor(model, shape, limits, attention_body("reference"), jnp.dtype("float32"))

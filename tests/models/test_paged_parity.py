@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from models import checkpoint
 from models.interface import Model, ModelShape
-from pallas_kernels.ragged import AttentionOptions, RaggedBatch
+from pallas_kernels.ragged import AttentionOptions, Pool, RaggedBatch
 from pallas_kernels.reference.paged_attention import paged_attention
 from tests.models import hub_checkpoints
 from tests.pallas_kernels.ragged_sequences import PagedSequence, PagedSequences
@@ -33,9 +33,17 @@ class PagedModel:
 
         def step(weights: list[Array], pool: Array, token_ids: Array, batch: RaggedBatch) -> tuple[Array, Array]:
             def attend(
-                cache: Array, layer: Array | int, q: Array, k: Array, v: Array, options: AttentionOptions
-            ) -> tuple[Array, Array]:
-                out, cache = paged_attention(q, k, v, cache, layer, batch, options)
+                cache: Pool,
+                layer: Array | int,
+                q: Array,
+                k: Array,
+                v: Array | None,
+                options: AttentionOptions,
+                *,
+                sinks: Array | None = None,
+                window: Array | int | None = None,
+            ) -> tuple[Pool, Array]:
+                out, cache = paged_attention(q, k, v, cache, layer, batch, options, sinks, window)
                 return cache, out
 
             merged = nnx.merge(graph, jax.tree.unflatten(tree, weights))

@@ -8,13 +8,17 @@ from pallas_kernels.ragged import AttentionOptions
 def attend_one(
     query: np.ndarray,  # [H, C]
     keys: np.ndarray,  # [N, K, C], of all positions up to and with the query's
-    values: np.ndarray,  # [N, K, C]
+    values: np.ndarray | None,  # [N, K, C]; None where latent
     options: AttentionOptions,
     sinks: np.ndarray | None = None,  # [H]
-) -> np.ndarray:  # [H, C]
+    window: int | None = None,
+) -> np.ndarray:  # [H, C or value_dim]
+    values = keys[..., : options.value_dim] if values is None else values
     query, keys, values = (x.astype(np.float64) for x in (query, keys, values))
-    if options.window is not None:
-        keys, values = keys[-options.window :], values[-options.window :]
+    if window is not None:
+        position = len(keys) - 1
+        begin = position // window * window if options.chunked else max(0, position - window + 1)
+        keys, values = keys[begin:], values[begin:]
     group = query.shape[0] // keys.shape[1]
     keys, values = np.repeat(keys, group, axis=1), np.repeat(values, group, axis=1)
     scores = np.einsum("hc,nhc->hn", query, keys) * options.scale

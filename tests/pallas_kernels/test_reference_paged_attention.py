@@ -48,13 +48,15 @@ class Trial:
         self.setting = setting
         self.random = np.random.default_rng(7)
         self.dtype = jnp.dtype(setting.dtype)
-        self.options = AttentionOptions(scale=0.3, window=setting.window, soft_cap=setting.soft_cap)
+        self.options = AttentionOptions(scale=0.3, soft_cap=setting.soft_cap)
         self.heads = setting.kv_heads * setting.group
         self.width = -(-LONGEST // setting.page_size)
         self.num_pages = ROWS * self.width + 3
         self.sinks = self.random.normal(size=self.heads).astype(np.float32) if setting.sinks else None
         self.call = jax.jit(
-            lambda q, k, v, pool, batch, sinks: paged_attention(q, k, v, pool, LAYER, batch, self.options, sinks)
+            lambda q, k, v, pool, batch, sinks, window: paged_attention(
+                q, k, v, pool, LAYER, batch, self.options, sinks, window
+            )
         )
 
     def draw(self, *shape: int) -> np.ndarray:
@@ -83,10 +85,12 @@ class Trial:
             self.write(right_pool, pages, sequence, keys, values, range(sequence.length, sequence.length + count))
             for token in range(count):
                 seen = sequence.length + token + 1
-                expected[at + token] = attend_one(q[at + token], keys[:seen], values[:seen], self.options, self.sinks)
+                expected[at + token] = attend_one(
+                    q[at + token], keys[:seen], values[:seen], self.options, self.sinks, self.setting.window
+                )
             at += count
 
-        out, new_pool = self.call(q, k, v, pool, batch, self.sinks)
+        out, new_pool = self.call(q, k, v, pool, batch, self.sinks, self.setting.window)
         np.testing.assert_array_equal(np.asarray(new_pool, np.float32), right_pool.astype(np.float32))
         tolerance = 2e-5 if self.dtype == np.float32 else 4e-2
         np.testing.assert_allclose(np.asarray(out, np.float64), expected, atol=tolerance, rtol=tolerance)
