@@ -1,12 +1,16 @@
 """uvicorn's HTTP/1.1 protocol with bounds on headers: bytes, and seconds until they are complete."""
 
 import asyncio
+import logging
 from typing import Any
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from serving.api.service import new_id
 from serving.api.sse import ABORT_EXTENSION
+from serving.observability.logs import log_event
+from serving.observability.metrics import Metrics
 
 HEADER_BYTES = 32 << 10  # request line and headers
 HEADER_SECONDS = 10.0  # from the first byte, or from the connection, to the end of the headers
@@ -14,12 +18,16 @@ STALL_SECONDS = 1.0  # a timer that fires so late says more about this process t
 
 _CODES = {400: "bad_request", 408: "request_timeout", 431: "headers_too_large"}
 
+logger = logging.getLogger(__name__)
+
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """A client that opens a connection and sends nothing, or sends a header a minute, is let go."""
+    """A client that opens a connection and sends nothing, or sends a header a minute, is let go. What is refused here
+    never reaches the application, so it is counted and logged here, under an id of its own."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, metrics: Metrics, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._metrics = metrics
         self._in_headers = True
         self._header_bytes = 0  # received while headers are incomplete
         self._field_bytes = 0  # parsed
@@ -98,9 +106,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:
-            error = {"message": message, "type": "invalid_request_error", "param": None, "code": _CODES[status]}
+        request_id, code = new_id(), _CODES[status]
+        answered = self.cycle is None or self.cycle.response_complete
+        if answered:
+            error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
             body = msgspec.json.encode({"error": error})
-            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-            self.transport.write(STATUS_LINE[status] + head + body)
+            head = (
+                f"content-type: application/json\r\nx-request-id: {request_id}\r\nconnection: close\r\n"
+                f"content-length: {len(body)}\r\n\r\n"
+            )
+            self.transport.write(STATUS_LINE[status] + head.encode("ascii") + body)
         self.transport.close()
+        self._metrics.refuse(code)
+        log_event(logger, "request", request_id=request_id, status=status if answered else None, code=code)

@@ -1,37 +1,28 @@
 """The socket under the application."""
 
-from dataclasses import dataclass
+import asyncio
+from functools import partial
+from typing import cast
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.applications import Starlette
 
 from serving.api.bounded_protocol import BoundedHttpProtocol
+from serving.api.service import Service
 
 KEEP_ALIVE_SECONDS = 75
 DRAIN_SECONDS = 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listen:
-    """Where to listen: a host and port, or a Unix socket's path, or a descriptor of a socket that already listens."""
-
-    host: str = "127.0.0.1"
-    port: int = 8000  # 0: any free one
-    uds: str | None = None
-    fd: int | None = None
-
-
-def api_server(app: ASGIApp, listen: Listen, *, drain_seconds: int = DRAIN_SECONDS) -> uvicorn.Server:
-    """A server to `await serve()` on. SIGTERM and SIGINT stop it: it takes no new connection, and streams that are open
-    get `drain_seconds` to end."""
+def api_server(app: Starlette, *, drain_seconds: int = DRAIN_SECONDS) -> uvicorn.Server:
+    """A server of `build_app`'s application, to `run(sockets=...)` on sockets that listen. SIGTERM and SIGINT stop it:
+    it takes no new connection, and streams that are open get `drain_seconds` to end."""
+    service: Service = app.state.service
+    protocol = partial(BoundedHttpProtocol, metrics=service.metrics)
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            host=listen.host,
-            port=listen.port,
-            uds=listen.uds,
-            fd=listen.fd,
-            http=BoundedHttpProtocol,
+            http=cast(type[asyncio.Protocol], protocol),  # uvicorn only calls it
             ws="none",
             lifespan="off",
             log_config=None,
@@ -42,8 +33,3 @@ def api_server(app: ASGIApp, listen: Listen, *, drain_seconds: int = DRAIN_SECON
             timeout_graceful_shutdown=drain_seconds,
         )
     )
-
-
-def run_api(app: ASGIApp, listen: Listen, *, drain_seconds: int = DRAIN_SECONDS) -> None:
-    """Serves until a signal."""
-    api_server(app, listen, drain_seconds=drain_seconds).run()

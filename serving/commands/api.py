@@ -23,7 +23,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from serving.api.server import Listen, api_server
+    from serving.api.server import api_server
     from serving.app import build_api
     from serving.engine.remote import RemoteEngine
     from serving.engine.resume import ResumingEngine
@@ -37,8 +37,7 @@ def run(args: argparse.Namespace) -> int:
         app = build_api(deployment, ResumingEngine(RemoteEngine(args.socket)))
         port = listener.getsockname()[1]
         lifeline.report(Status("ready", ready=True, url=url_of(server.host, port)))
-        listen = Listen(host=server.host, port=port)
-        api_server(app, listen, drain_seconds=round(args.drain_seconds)).run(sockets=[listener])
+        api_server(app, drain_seconds=round(args.drain_seconds)).run(sockets=[listener])
     return 0
 
 
