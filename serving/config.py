@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from serving.errors import ConfigError
+from serving.observability.logs import LogFormat
 from serving.web_names import ANY, host_name, is_loopback, origin_of
 
 Dtype = Literal["float32", "bfloat16"]
@@ -72,6 +73,7 @@ class Deployment:
     model: ModelConfig
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    log_format: LogFormat = "text"
 
 
 def load_deployment(path: Path) -> Deployment:

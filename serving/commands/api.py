@@ -29,9 +29,9 @@ def run(args: argparse.Namespace) -> int:
     from serving.engine.resume import ResumingEngine
     from serving.observability.logs import configure_logging
 
-    configure_logging("text")
-    lifeline = lifeline_of(args)
     deployment = deployment_from(args)
+    configure_logging(deployment.log_format)
+    lifeline = lifeline_of(args)
     server = deployment.server
     with _listening(server) as listener:
         app = build_api(deployment, ResumingEngine(RemoteEngine(args.socket)))

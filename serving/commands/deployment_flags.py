@@ -8,10 +8,12 @@ from typing import get_args
 from serving.commands.argument_types import count, listed, port
 from serving.config import Deployment, Dtype, EngineConfig, ModelConfig, ServerConfig, check_limits, load_deployment
 from serving.errors import ConfigError
+from serving.observability.logs import LogFormat
 
 _MODEL_FLAGS = ("dtype", "chat_template")
 _ENGINE_FLAGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 _SERVER_FLAGS = ("host", "port", "allowed_hosts", "allowed_origins")
+_PROCESS_FLAGS = ("log_format",)
 _FOLDERS = (Path("configs/deployments"), Path(__file__).resolve().parents[2] / "configs" / "deployments")
 
 
@@ -35,6 +37,7 @@ def add_deployment_flags(parser: argparse.ArgumentParser, *, server: bool) -> No
         group.add_argument(
             "--allowed-origins", type=listed, metavar="A,B", help="of web pages that may call it, as https://chat.lan"
         )
+        group.add_argument("--log-format", choices=get_args(LogFormat), help="of every line on stderr")
 
 
 def deployment_from(args: argparse.Namespace) -> Deployment:
@@ -48,6 +51,7 @@ def deployment_from(args: argparse.Namespace) -> Deployment:
         model=dataclasses.replace(deployment.model, **_given(args, _MODEL_FLAGS)),
         engine=dataclasses.replace(deployment.engine, **_given(args, _ENGINE_FLAGS)),
         server=dataclasses.replace(deployment.server, **_given(args, _SERVER_FLAGS)),
+        **_given(args, _PROCESS_FLAGS),
     )
     check_limits(deployment, "the command line")
     return deployment
@@ -56,7 +60,7 @@ def deployment_from(args: argparse.Namespace) -> Deployment:
 def deployment_arguments(args: argparse.Namespace) -> list[str]:
     """The same flags again, for a child process."""
     arguments = [] if args.deployment is None else [args.deployment]
-    names = ("model", "served_model_name", *_MODEL_FLAGS, *_ENGINE_FLAGS, *_SERVER_FLAGS)
+    names = ("model", "served_model_name", *_MODEL_FLAGS, *_ENGINE_FLAGS, *_SERVER_FLAGS, *_PROCESS_FLAGS)
     for name, value in _given(args, names).items():
         text = ",".join(value) if isinstance(value, tuple) else value
         arguments += [f"--{name.replace('_', '-')}={text}"]

@@ -30,13 +30,14 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from serving.app import build_engine  # here, because it loads JAX, which no other command should wait for
 
-    configure_logging("text")
+    deployment = deployment_from(args)
+    configure_logging(deployment.log_format)
     quiet_jax()
     lifeline = lifeline_of(args)
     lifeline.report(Status("loading weights"))
     failed = Failed()
     engine = build_engine(
-        deployment_from(args),
+        deployment,
         progress=lambda text, done, total: lifeline.report(Status(text, done, total)),
         on_failure=failed.set,
     )

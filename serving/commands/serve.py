@@ -12,8 +12,9 @@ from serving.child_process import ChildProcess
 from serving.commands.api import DRAIN_SECONDS
 from serving.commands.argument_types import seconds
 from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
-from serving.commands.serve_report import ServeReport
+from serving.commands.serve_report import report_of
 from serving.lifeline import Status
+from serving.observability.logs import LogFormat
 from serving.supervisor import Supervisor, SupervisorPolicy
 
 _DRAIN_MARGIN_SECONDS = 5.0  # the API process cuts its streams itself; this is for one that hangs
@@ -31,12 +32,12 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    deployment_from(args)  # what is wrong with it is said here, once, and not by two children
-    return asyncio.run(_supervise(args))
+    deployment = deployment_from(args)  # what is wrong with it is said here, once, and not by two children
+    return asyncio.run(_supervise(args, deployment.log_format))
 
 
-async def _supervise(args: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory(prefix="weft-") as directory, ServeReport() as report:
+async def _supervise(args: argparse.Namespace, log_format: LogFormat) -> int:
+    with tempfile.TemporaryDirectory(prefix="weft-") as directory, report_of(log_format) as report:
         arguments = [*deployment_arguments(args), "--socket", str(Path(directory) / "engine.sock")]
 
         async def spawn(role: str, on_status: Callable[[Status], None]) -> ChildProcess:

@@ -1,13 +1,20 @@
-"""What `weft serve` shows: the children's log lines under a prefix, and one live line of progress on a terminal."""
+"""What `weft serve` shows: the children's log lines under a prefix, and one live line of progress on a terminal; or all
+of it as JSON, a line an event."""
 
+import logging
+import sys
 from types import TracebackType
-from typing import assert_never
+from typing import TextIO, assert_never
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from serving.lifeline import Status
+from serving.observability.logs import LogFormat, configure_logging, log_event
 from serving.supervisor import Died, Event, GaveUp, Progress, Ready, Stopping
+
+log = logging.getLogger(__name__)
 
 _COLORS = {"engine": "cyan", "api": "magenta", "weft": "green"}
 
@@ -60,3 +67,51 @@ class ServeReport:
         elif self._last_text.get(role) != status.text:
             self.line("weft", f"{role}: {status.text}")
         self._last_text[role] = status.text
+
+
+class JsonServeReport:
+    """For a collector of logs: each line is one object, with `process` beside the fields of `JsonFormatter`."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._last_text: dict[str, str] = {}
+        configure_logging("json", stream=self._stream)
+
+    def __enter__(self) -> "JsonServeReport":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stream.flush()
+
+    def line(self, role: str, line: str) -> None:
+        """One line that a child logged, or that a library in it printed: that one becomes a field."""
+        try:
+            fields = msgspec.json.decode(line, type=dict[str, object])
+        except msgspec.DecodeError:
+            log_event(log, "output", process=role, line=line)
+            return
+        self._stream.write(msgspec.json.encode({"process": role} | fields).decode() + "\n")
+        self._stream.flush()
+
+    def event(self, event: Event) -> None:
+        match event:
+            case Progress(role, status):
+                if self._last_text.get(role) != status.text:
+                    log_event(log, "starting", process=role, doing=status.text)
+                self._last_text[role] = status.text
+            case Ready(url, seconds, again):
+                log_event(log, "ready again" if again else "ready", process="weft", url=url, seconds=round(seconds, 1))
+            case Died(role, how, restart_in):
+                fields = {"died": role, "how": how, "restart_in": restart_in}
+                log_event(log, "a process died", level=logging.WARNING, process="weft", **fields)
+            case GaveUp(role, how, last_lines):
+                fields = {"died": role, "how": how, "last_lines": last_lines}
+                log_event(log, "a process cannot be kept alive", level=logging.ERROR, process="weft", **fields)
+            case Stopping():
+                log_event(log, "stopping", process="weft")
+            case _:
+                assert_never(event)
+
+
+def report_of(log_format: LogFormat) -> ServeReport | JsonServeReport:
+    return JsonServeReport() if log_format == "json" else ServeReport()

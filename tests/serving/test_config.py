@@ -50,7 +50,7 @@ def test_a_whole_number_is_taken_for_a_time(file: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("nmae", '"x"', "known here: engine, model, name, server"),
+        ("nmae", '"x"', "known here: engine, log_format, model, name, server"),
         ("engine.page_sise", "16", "page_size"),
         ("engine.page_size", '"16"', "must be int, not str"),
         ("engine.page_size", "true", "must be int, not bool"),
@@ -63,6 +63,7 @@ def test_a_whole_number_is_taken_for_a_time(file: Path) -> None:
         ("model.checkpoint", "7", "must be Path, not int"),
         ("server.port", '"http"', "must be int, not str"),
         ("server", "3", "must be a table"),
+        ("log_format", '"xml"', "'json', 'text'"),
     ],
 )
 def test_an_unknown_key_or_a_wrong_type_is_refused(file: Path, key: str, value: str, says: str) -> None:

@@ -42,6 +42,7 @@ async def test_it_is_live_at_once_ready_with_an_engine_and_refuses_before(checkp
     statuses: asyncio.Queue[Status] = asyncio.Queue()
     lines: list[str] = []
     command = [sys.executable, "-m", "serving", "api", f"--model={checkpoint}", "--port=0", f"--socket={path}"]
+    command.append("--log-format=json")
     child = await ChildProcess.start(command, lines.append, statuses.put_nowait)
     body = {"prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0}
     try:
@@ -65,6 +66,7 @@ async def test_it_is_live_at_once_ready_with_an_engine_and_refuses_before(checkp
                 assert (await http.get("/health/live")).status_code == 200
             child.terminate()
             await child.wait()
+            assert "request" in [json.loads(line)["event"] for line in lines]
     finally:
         child.kill()
         await child.wait()

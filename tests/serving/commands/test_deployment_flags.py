@@ -51,6 +51,13 @@ def test_a_model_directory_is_a_deployment_of_its_name(tmp_path: Path) -> None:
     assert found == Deployment(name=tmp_path.name, model=found.model)
 
 
+@pytest.mark.parametrize("kind", ["json", "text"])
+def test_the_format_of_logs_is_the_flags_before_the_files(file: Path, kind: str) -> None:
+    file.write_text('log_format = "json"' + FILE)
+    assert deployment_from(parsed(str(file))).log_format == "json"
+    assert deployment_from(parsed(str(file), f"--log-format={kind}")).log_format == kind
+
+
 def test_names_are_listed_between_commas(file: Path) -> None:
     found = deployment_from(parsed(str(file), "--allowed-hosts", "box.lan, ::1", "--allowed-origins", "https://a.lan"))
     assert found.server.allowed_hosts == ("box.lan", "::1")
@@ -107,7 +114,7 @@ def test_the_time_to_drain_must_end(command: ModuleType, value: str, capsys: pyt
             "box.lan, ::1",
             "--allowed-origins=https://a.lan,http://b:3",
         ],
-        ["{file}", "--host", "0.0.0.0", "--allowed-hosts="],
+        ["{file}", "--host", "0.0.0.0", "--allowed-hosts=", "--log-format", "json"],
         ["--model", "{folder}", "--max-num-seqs", "3", "--max-num-batched-tokens", "64", "--served-model-name", "-x y"],
     ],
 )

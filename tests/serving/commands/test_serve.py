@@ -1,6 +1,7 @@
 """`weft serve` around scripted children."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -81,3 +82,13 @@ def test_a_child_with_a_setup_error_ends_it_with_the_same_code(
     processes.code = EXIT_SETUP
     assert main(["serve", "--model", str(tmp_path)]) == EXIT_SETUP
     assert "the last words" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_with_json_logs_every_line_is_an_object(
+    processes: type[ScriptedProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--model", str(tmp_path), "--log-format", "json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in lines] == ["output", "output", "ready", "stopping"]
+    assert all("--log-format=json" in command for command in processes.started)

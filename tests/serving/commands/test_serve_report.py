@@ -1,10 +1,13 @@
 """What `weft serve` prints."""
 
 import io
+import json
+from typing import Any
 
+import pytest
 from rich.console import Console
 
-from serving.commands.serve_report import ServeReport
+from serving.commands.serve_report import JsonServeReport, ServeReport, report_of
 from serving.lifeline import Status
 from serving.supervisor import Died, GaveUp, Progress, Ready, Stopping
 
@@ -50,3 +53,40 @@ def test_a_childs_lines_pass_through_as_they_are() -> None:
     out = io.StringIO()
     ServeReport(Console(file=out, width=40, soft_wrap=True)).line("engine", "[red]x[/] " + "y" * 100)
     assert out.getvalue() == "engine | [red]x[/] " + "y" * 100 + "\n"
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_as_json_every_line_is_one_object_with_its_process() -> None:
+    out = io.StringIO()
+    with JsonServeReport(out) as report:
+        report.event(Progress("engine", Status("compiling programs", 1, 9)))
+        report.event(Progress("engine", Status("compiling programs", 2, 9)))
+        report.line("api", '{"time": "t", "level": "info", "event": "request", "status": 200}')
+        report.line("engine", "a library's own [words]")
+        report.line("engine", "[1]")
+        report.event(Ready("http://h:1", 2.25, again=False))
+        report.event(Died("engine", "was killed by SIGKILL", 0.5))
+        report.event(GaveUp("api", "ended with exit code 1", ("last",)))
+        report.event(Stopping())
+    lines: list[dict[str, Any]] = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(line["process"], line["event"], line["level"]) for line in lines] == [
+        ("engine", "starting", "info"),
+        ("api", "request", "info"),
+        ("engine", "output", "info"),
+        ("engine", "output", "info"),
+        ("weft", "ready", "info"),
+        ("weft", "a process died", "warning"),
+        ("weft", "a process cannot be kept alive", "error"),
+        ("weft", "stopping", "info"),
+    ]
+    assert lines[1]["status"] == 200
+    assert lines[2]["line"] == "a library's own [words]"
+    assert lines[4]["url"] == "http://h:1"
+    assert lines[6]["last_lines"] == ["last"]
+    assert all(line["time"] for line in lines)
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_the_deployments_format_chooses_the_report() -> None:
+    assert isinstance(report_of("json"), JsonServeReport)
+    assert isinstance(report_of("text"), ServeReport)
