@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jax.sharding import Mesh
 
 from models.interface import Model, ModelShape
 from pallas_kernels.dispatch import AttentionBody
@@ -43,23 +44,20 @@ class Executor:
         attention: AttentionBody,
         cache_dtype: Any,
         progress: Progress | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
+        """The weights lie on the mesh already (see `sharding.params`); without one all is on the default device."""
+        mesh = mesh or one_device()
         self.limits = limits
         self.vocab_size = shape.vocab_size
         graph, state = nnx.split(model)
         leaves, tree = jax.tree.flatten(state)
         self._weights: tuple[Array, ...] = tuple(leaves)
-        program = steps.ModelProgram(graph, tree, attention.attend)
-        spec = PoolSpec(
-            pages=limits.num_pages,
-            layers=shape.num_layers,
-            page_size=limits.page_size,
-            kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            dtype=cache_dtype,
-        )
-        self._pool = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), attention.pool(spec))
-        self._rows = init_rows(limits.max_num_seqs, shape.vocab_size)
+        pool = pool_on_mesh(attention, pool_spec(shape, limits, cache_dtype, mesh), mesh)
+        attend = attention_on_mesh(attention.attend, mesh, pool)
+        program = steps.ModelProgram(graph, tree, attend, shape.vocab_size, mesh)
+        self._pool = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), pool)
+        self._rows = jax.device_put(init_rows(limits.max_num_seqs, shape.vocab_size), everywhere(mesh))
         self._packer = BatchPacker(limits.max_num_seqs, limits.table_width, limits.layout_for)
         self._prompts: dict[int, tuple[int, ...]] = {}  # by row, of the sequences whose prompts are scored
         layouts = [limits.layout_for(bucket) for bucket in limits.token_buckets]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import NamedSharding
 
 from pallas_kernels.ragged import Pool
 from serving.engine import steps
@@ -49,26 +50,13 @@ def compile_programs(
     rows: SamplerRows,
     progress: Progress | None = None,
 ) -> Programs:
-    """Compiles all programs of these buckets. Nothing is run."""
-    vocab_size = rows.output_counts.shape[1]
-    sizes = sorted({layout.sequences for layout in layouts})
-    lowered: dict[tuple[str, object], jax.stages.Lowered] = {}
-    for layout in layouts:
-        step = jax.jit(functools.partial(steps.forward, program, layout), donate_argnums=(1, 2))
-        lowered["forward", layout] = step.lower(weights, pool, rows.last_token, _integers(layout.size))
-        hidden = lowered["forward", layout].out_info[-1]
-        score_prompt = jax.jit(functools.partial(steps.score_prompt, program))
-        lowered["score_prompt", layout.tokens] = score_prompt.lower(
-            weights, jax.ShapeDtypeStruct(hidden.shape, hidden.dtype), _integers(layout.tokens)
-        )
-    for size in sizes:
-        logits = jax.ShapeDtypeStruct((size, vocab_size), jnp.float32)
-        sample = jax.jit(steps.sample, donate_argnums=0)
-        lowered["sample", size] = sample.lower(rows, logits, _integers(len(SEQUENCE_FIELDS), size))
-        lowered["score", size] = jax.jit(steps.score).lower(logits, _integers(size))
-    blank = Admission(row=0, sampling=SamplingParams(), prompt_token_ids=(), output_token_ids=())
-    lowered["admit", 0] = jax.jit(admit, donate_argnums=0).lower(rows, admission_arrays(blank, vocab_size))
-    compiled = _compile_all(lowered, progress)
+    """Compiles all programs of these buckets for the program's mesh. Nothing is run.
+
+    Weights, pool and rows may be jax.ShapeDtypeStructs with shardings, and the mesh one of devices that are not there.
+    What comes out lies as what goes in, so that a donated array is overwritten in place and no program sees another
+    layout than the one that it was compiled for.
+    """
+    compiled = _compile_all(lower_programs(program, layouts, weights, pool, rows), progress)
 
     def of(name: str) -> dict:
         return {key: program for (kind, key), program in compiled.items() if kind == name}

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
+from jax.sharding import Mesh
 
 from models.interface import Attend
 from pallas_kernels.dispatch import PagedAttention
@@ -32,6 +33,7 @@ from serving.engine.batch import (
 )
 from serving.engine.request import MAX_LOGPROBS
 from serving.engine.sampler_rows import SamplerRows
+from sharding.mesh import everywhere
 
 SCORED_AT_ONCE = 64  # prompt positions whose logits are held together: [64, V] and not [T, V]
 
@@ -43,9 +45,21 @@ class ModelProgram:
     graph: Any
     tree: Any
     attention: PagedAttention
+    vocab_size: int
+    mesh: Mesh
 
     def model(self, weights: tuple[Array, ...]) -> Any:
         return nnx.merge(self.graph, jax.tree.unflatten(self.tree, weights))
+
+    def without_padding(self, logits: Array) -> Array:
+        """Logits [N, V or more], split over the mesh as they are, with -inf for what is no token."""
+        if logits.shape[1] == self.vocab_size:
+            return logits
+        return jnp.where(lax.broadcasted_iota(jnp.int32, logits.shape, 1) < self.vocab_size, logits, -jnp.inf)
+
+    def gathered(self, logits: Array) -> Array:
+        """[N, V] whole on every device, of logits [N, V or more] that are split."""
+        return lax.with_sharding_constraint(logits, everywhere(self.mesh))[:, : self.vocab_size]
 
 
 def unpack(vector: Array, layout: BatchLayout) -> dict[str, Array]:
@@ -61,7 +75,11 @@ def forward(
     last_token: Array,  # [R]: the rows' own, and all that a greedy batch needs of them
     vector: Array,
 ) -> tuple[Pool, Array, Array, Array, Array, Array]:
-    """Returns (pool, last_token, greedy tokens [S], logits [S, V] float32, the block of sequences, hidden [T, D])."""
+    """Returns (pool, last_token, greedy tokens [S], logits [S, V] float32, the block of sequences, hidden [T, D]).
+
+    The logits stay split over the mesh, and may be padded: the greedy token needs each device's best alone, and only a
+    program that needs more gathers them.
+    """
     fields = unpack(vector, layout)
     sequences = dict(zip(SEQUENCE_FIELDS, fields["sequences"], strict=True))
     batch = RaggedBatch(
@@ -79,7 +97,7 @@ def forward(
     token_ids = jnp.where(feeds_back[owner], fed_back, fields["token_ids"])
     model = program.model(weights)
     hidden, pool = model(token_ids, fields["positions"], pool, _attend(program.attention, batch))
-    logits = model.logits(hidden[sequences["last"]])
+    logits = program.without_padding(model.logits(hidden[sequences["last"]]))
     last_token, tokens = sampling.greedy(last_token, logits, sample_params(fields["sequences"]))
     return pool, last_token, tokens, logits, fields["sequences"], hidden
 
@@ -119,14 +137,14 @@ def sample_params(sequences: Array) -> sampling.SampleParams:
     )
 
 
-def sample(rows: SamplerRows, logits: Array, sequences: Array) -> tuple[SamplerRows, Array]:
+def sample(program: ModelProgram, rows: SamplerRows, logits: Array, sequences: Array) -> tuple[SamplerRows, Array]:
     """Returns (rows, tokens [S]); overrides what `forward` left as the rows' last tokens."""
-    return sampling.sample(rows, logits, sample_params(sequences))
+    return sampling.sample(rows, program.gathered(logits), sample_params(sequences))
 
 
-def score(logits: Array, tokens: Array) -> tuple[Array, Array, Array, Array]:
+def score(program: ModelProgram, logits: Array, tokens: Array) -> tuple[Array, Array, Array, Array]:
     """(logprob [S], rank [S], top ids [S, k], top logprobs [S, k]) of tokens [S] under logits [S, V]."""
-    return sampling.top_logprobs(logits, tokens, MAX_LOGPROBS)
+    return sampling.top_logprobs(program.gathered(logits), tokens, MAX_LOGPROBS)
 
 
 def score_prompt(
@@ -138,5 +156,5 @@ def score_prompt(
     spare = -hidden.shape[0] % count
     parts = jnp.pad(hidden, ((0, spare), (0, 0))).reshape(-1, count, hidden.shape[1])
     ids = jnp.pad(next_ids, (0, spare)).reshape(-1, count)
-    scored = lax.map(lambda part: score(model.logits(part[0]), part[1]), (parts, ids))
+    scored = lax.map(lambda part: score(program, model.logits(part[0]), part[1]), (parts, ids))
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: hidden.shape[0]], scored)

@@ -1,0 +1,81 @@
+"""Where the engine's arrays lie on a mesh: pages split by KV head, attention by head, what is small on every device.
+
+Every attention body runs under jax.shard_map: it sees the heads of one device and a pool of their pages, and no
+collective is made inside.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pallas_kernels.dispatch import AttentionBody, PagedAttention
+from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, RaggedBatch
+from sharding.rules import spec_of, split_of
+
+_HEADS = spec_of((None, "heads", None))  # of q and of what comes out
+_KV_HEADS = spec_of((None, "kv_heads", None))  # of k and v
+_SINKS = spec_of(("heads",))
+_WHOLE = PartitionSpec()
+_MANY = 128  # times the KV heads of a pool: enough that padding cannot hide which dimension they are
+
+
+def pool_on_mesh(body: AttentionBody, spec: PoolSpec, mesh: Mesh) -> Pool:
+    """The pool of `spec`, whose KV heads divide by the devices that split them, as jax.ShapeDtypeStructs on the mesh.
+
+    Each device's part has the shape that the body asks for with that device's KV heads. A latent pool is whole on
+    every device, as every query head reads all of it.
+    """
+    parts = 1 if spec.latent else split_of(mesh, "kv_heads")
+    local = dataclasses.replace(spec, kv_heads=spec.kv_heads // parts)
+    shapes = body.pool(local)
+    larger = body.pool(dataclasses.replace(local, kv_heads=local.kv_heads * _MANY))
+
+    def leaf(one: Any, many: Any) -> jax.ShapeDtypeStruct:
+        if parts == 1:
+            return jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=NamedSharding(mesh, _WHOLE))
+        at = next(i for i, (a, b) in enumerate(zip(one.shape, many.shape, strict=True)) if a != b)
+        whole = (*one.shape[:at], one.shape[at] * parts, *one.shape[at + 1 :])
+        split = spec_of((*(None,) * at, "kv_heads"))
+        return jax.ShapeDtypeStruct(whole, one.dtype, sharding=NamedSharding(mesh, split))
+
+    return jax.tree.map(leaf, shapes, larger)
+
+
+def attention_on_mesh(attention: PagedAttention, mesh: Mesh, pool: Pool) -> PagedAttention:
+    """`attention` with its heads split over the mesh; itself on one device. `pool` is from `pool_on_mesh`."""
+    if split_of(mesh, "heads") == 1:
+        return attention
+    pool_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, pool)
+
+    def attend(
+        q: Array,
+        k: Array,
+        v: Array | None,
+        pool: Pool,
+        layer: Array | int,
+        batch: RaggedBatch,
+        options: AttentionOptions,
+        sinks: Array | None = None,
+        window: Array | int | None = None,
+    ) -> tuple[Array, Pool]:
+        kv = _KV_HEADS if options.value_dim is None else _WHOLE
+
+        def local(
+            q: Array, k: Array, v: Array | None, pool: Pool, layer: Array, batch: RaggedBatch, sinks: Any, window: Any
+        ) -> tuple[Array, Pool]:
+            return attention(q, k, v, pool, layer, batch, options, sinks, window)
+
+        # check_vma would have every body say which of its values differ from device to device.
+        split = jax.shard_map(
+            local,
+            mesh=mesh,
+            in_specs=(_HEADS, kv, kv, pool_specs, _WHOLE, _WHOLE, _SINKS, _WHOLE),
+            out_specs=(_HEADS, pool_specs),
+            check_vma=False,
+        )
+        return split(q, k, v, pool, layer, batch, sinks, window)
+
+    return attend
