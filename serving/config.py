@@ -47,8 +47,18 @@ class ServerConfig:
     port: int = 8000
     allowed_hosts: tuple[str, ...] | None = None  # names that clients may use beside its own; "*": any
     allowed_origins: tuple[str, ...] = ()  # of pages that may call the API from a browser, beside its own
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: int | None = None  # None: by the model's window
     max_streams: int = 512  # open generations per API process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshConfig:
+    """Over how many devices one model is split, axis by axis (see sharding/mesh.py)."""
+
+    data: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    tensor: int = 1
 
 
 # What each number may be, both ends included. None is left alone.
@@ -61,6 +71,10 @@ _RANGES: dict[str, tuple[int, float]] = {
     "engine.page_size": (1, math.inf),
     "engine.num_pages": (1, math.inf),
     "engine.cache_bytes": (1, math.inf),
+    "mesh.data": (1, math.inf),
+    "mesh.pipeline": (1, math.inf),
+    "mesh.expert": (1, math.inf),
+    "mesh.tensor": (1, math.inf),
     "server.port": (0, 65535),  # 0: any free one
     "server.max_body_bytes": (1024, math.inf),
     "server.max_streams": (1, math.inf),
@@ -73,22 +87,31 @@ class Deployment:
     model: ModelConfig
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     log_format: LogFormat = "text"
 
 
 def load_deployment(path: Path) -> Deployment:
     """Reads and checks one deployment file. Raises ConfigError."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such deployment file") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
-    deployment = _build(Deployment, table, path, prefix="")
+    deployment = _build(Deployment, _read(path, "deployment"), path, prefix="")
     check_limits(deployment, str(path))
     return deployment
+
+
+def load_mesh(path: Path) -> MeshConfig:
+    """Reads one mesh file: the sizes of its axes. Raises ConfigError."""
+    return _build(MeshConfig, _read(path, "mesh"), path, prefix="")
+
+
+def _read(path: Path, kind: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such {kind} file", param=kind) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}", param=kind) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}", param=kind) from error
 
 
 def check_limits(deployment: Deployment, where: str) -> None:
@@ -165,6 +188,8 @@ def _build(kind: type, table: dict[str, Any], path: Path, prefix: str) -> Any:
 
 def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
     """`value` as the type `hint`, or a ConfigError that says what `key` should be."""
+    if hint is MeshConfig and isinstance(value, str):
+        return load_mesh(_value(Path, value, path, key))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
             raise ConfigError(f"{path}: {key} must be a table", param=key)

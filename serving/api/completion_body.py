@@ -1,6 +1,6 @@
 """What POST /v1/completions reads."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, cast
 
 import msgspec
 
@@ -71,16 +71,16 @@ class CompletionBody(SamplingBody, kw_only=True):
         if isinstance(self.prompt, str):
             return [self.prompt]
         kind = type(self.prompt[0])
-        for i, item in enumerate(self.prompt):
-            if type(item) is not kind:
-                raise RequestError(
-                    f"prompt[{i}] is {json_type(item)} where prompt[0] is {json_type(self.prompt[0])}; a list of "
-                    "prompts is all strings or all lists of token ids, and one prompt's token ids are all integers",
-                    param=f"prompt[{i}]",
-                    code="invalid_value",
-                )
+        if len(set(map(type, self.prompt))) > 1:  # token ids may be very many: no loop over them unless for an error
+            i, item = next((i, item) for i, item in enumerate(self.prompt) if type(item) is not kind)
+            raise RequestError(
+                f"prompt[{i}] is {json_type(item)} where prompt[0] is {json_type(self.prompt[0])}; a list of "
+                "prompts is all strings or all lists of token ids, and one prompt's token ids are all integers",
+                param=f"prompt[{i}]",
+                code="invalid_value",
+            )
         if kind is int:
-            return [tuple(item for item in self.prompt if isinstance(item, int))]
+            return [cast(tuple[int, ...], tuple(self.prompt))]
         if len(self.prompt) > MAX_PROMPTS:
             raise RequestError(
                 f"prompt may be at most {MAX_PROMPTS} prompts, not {len(self.prompt)}",

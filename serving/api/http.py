@@ -11,6 +11,7 @@ from serving.api.front import Front
 from serving.api.gate import Gate
 from serving.api.health import health_routes
 from serving.api.page import page_routes
+from serving.api.request_body import body_bytes_for
 from serving.api.service import ModelCard, Service, StreamLimits
 from serving.api.stream_slots import StreamSlots
 from serving.api.text_routes import text_routes
@@ -38,7 +39,7 @@ def build_app(
         engine=engine,
         metrics=metrics,
         slots=StreamSlots(server.max_streams, metrics.open_streams),
-        server=server,
+        max_body_bytes=server.max_body_bytes or body_bytes_for(card.max_model_len),
         card=card,
         streams=streams or StreamLimits(),
     )

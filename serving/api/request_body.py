@@ -11,6 +11,9 @@ from serving.api.typed_body import Body, typed
 from serving.errors import PayloadTooLargeError
 
 BODY_SECONDS = 60.0  # from the end of the headers to the end of the body
+BYTES_PER_TOKEN = 32  # a token id takes 8 at most, English 5, escaped Chinese 12: the rest is for what is around them
+LEAST_BODY_BYTES = 1 << 20  # a small window's prompts are small, but lists of them, and of tools, are not
+PARSED_IN_THREAD_ABOVE = 16 << 10  # bytes; so many take a few milliseconds at worst
 
 B = TypeVar("B", bound=Body)
 
@@ -18,7 +21,19 @@ B = TypeVar("B", bound=Body)
 async def read_typed(request: Request, kind: type[B], max_bytes: int) -> B:
     """Raises HTTPException (408, 415), PayloadTooLargeError, RequestError, or ClientDisconnect."""
     _check_headers(request)
-    return typed(kind, parse_object(await _read(request, max_bytes)))
+    body = await _read(request, max_bytes)
+    if len(body) > PARSED_IN_THREAD_ABOVE:
+        return await asyncio.to_thread(_parsed, kind, body)
+    return _parsed(kind, body)
+
+
+def body_bytes_for(max_model_len: int) -> int:
+    """The largest body for a model that reads so many tokens, where the deployment sets none."""
+    return max(LEAST_BODY_BYTES, BYTES_PER_TOKEN * max_model_len)
+
+
+def _parsed(kind: type[B], body: bytes) -> B:
+    return typed(kind, parse_object(body))
 
 
 def _check_headers(request: Request) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from serving.api.stream_slots import StreamSlots
-from serving.config import ServerConfig
 from serving.engine.client import Engine
 from serving.errors import NotFoundError, UnsupportedError
 from serving.generation.generator import Generator
@@ -36,7 +35,7 @@ class Service:
     engine: Engine
     metrics: Metrics
     slots: StreamSlots
-    server: ServerConfig
+    max_body_bytes: int
     card: ModelCard
     streams: StreamLimits = StreamLimits()
     now: Callable[[], float] = field(default=time.time)

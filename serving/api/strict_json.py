@@ -1,5 +1,6 @@
 """Bytes to one JSON object, with everything refused that two parsers could read differently or that later code could
-choke on: invalid UTF-8, NaN and Infinity, duplicate keys, lone surrogates, numbers beyond 64 bits, deep nesting."""
+choke on: invalid UTF-8, NaN and Infinity, duplicate keys, lone surrogates, numbers beyond 64 bits, deep nesting, too
+many arrays and objects."""
 
 import json
 import math
@@ -9,14 +10,20 @@ from typing import Any, NoReturn
 from serving.errors import RequestError
 
 MAX_DEPTH = 64
+MAX_CONTAINERS = 1 << 16  # arrays and objects; each costs a hundred times what its two bytes do
 _MAX_INT = 2**63 - 1
 _MIN_INT = -(2**63)
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+# Matches from any quote on, also to an end that is missing, so that no byte is looked at twice.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+_Where = tuple["_Where | None", str | int]  # of a value: its container's, and its key there
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """Raises RequestError with code "invalid_json", or with `param` the path of the value at fault."""
+    _check_count(body)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -86,46 +93,75 @@ def _too_deep() -> RequestError:
     return RequestError(f"the body is nested more than {MAX_DEPTH} levels deep", code="nested_too_deeply")
 
 
+def _check_count(body: bytes) -> None:
+    """Before anything is made of it. Brackets within strings do not count, so these are cut out where it matters."""
+    if _brackets(body) > MAX_CONTAINERS and _brackets(_STRING.sub(b"", body)) > MAX_CONTAINERS:
+        raise RequestError(f"the body has more than {MAX_CONTAINERS} arrays and objects", code="too_many_values")
+
+
+def _brackets(body: bytes) -> int:
+    return body.count(b"[") + body.count(b"{")
+
+
 def _check(root: dict[str, Any], *, surrogates_possible: bool) -> None:
-    """Walks the containers without recursion; runs of integers, such as a tokenized prompt, take two C loops."""
-    stack: list[tuple[str, Any, int]] = [("", root, 1)]
+    """Walks the containers without recursion. Runs of one kind, such as a tokenized prompt, take C loops; paths are put
+    together only for an error."""
+    stack: list[tuple[dict[str, Any] | list[Any], int, _Where | None]] = [(root, 1, None)]
     while stack:
-        path, container, depth = stack.pop()
+        container, depth, where = stack.pop()
         if depth > MAX_DEPTH:
             raise _too_deep()
-        if isinstance(container, dict):
-            if isinstance(container, _Repeating):
-                _refuse(join_path(path, container.repeated), "is given twice in one object", code="duplicate_key")
-            if surrogates_possible:
-                for key in container:
-                    _check_string(key, path)
-            items = container.items()
-        elif set(map(type, container)) == {int}:
-            if min(container) >= _MIN_INT and max(container) <= _MAX_INT:
+        if isinstance(container, list):
+            if _is_plain_run(container, surrogates_possible=surrogates_possible):
                 continue
             items = enumerate(container)
         else:
-            items = enumerate(container)
+            if isinstance(container, _Repeating):
+                _refuse((where, container.repeated), "is given twice in one object", code="duplicate_key")
+            if surrogates_possible:
+                for key in container:
+                    _check_string(key, where)
+            items = container.items()
         for key, value in items:
             kind = type(value)
             if kind is dict or kind is list or kind is _Repeating:
-                stack.append((join_path(path, key), value, depth + 1))
+                stack.append((value, depth + 1, (where, key)))
             elif kind is str:
                 if surrogates_possible:
-                    _check_string(value, join_path(path, key))
+                    _check_string(value, (where, key))
             elif kind is int:
                 if not _MIN_INT <= value <= _MAX_INT:
-                    _refuse(join_path(path, key), "must fit in a signed 64-bit integer")
+                    _refuse((where, key), "must fit in a signed 64-bit integer")
             elif kind is float and not math.isfinite(value):
-                _refuse(join_path(path, key), "is beyond what a 64-bit float can hold")
+                _refuse((where, key), "is beyond what a 64-bit float can hold")
 
 
-def _check_string(value: str, path: str) -> None:
+def _is_plain_run(values: list[Any], *, surrogates_possible: bool) -> bool:
+    """Whether these are values of one kind that need no look at each."""
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        return min(values) >= _MIN_INT and max(values) <= _MAX_INT
+    return not kinds or (kinds == {str} and not surrogates_possible)
+
+
+def _check_string(value: str, where: _Where | None) -> None:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        _refuse(path or "the body", "has an unpaired surrogate escape; write characters beyond U+FFFF as a pair")
+        _refuse(where, "has an unpaired surrogate escape; write characters beyond U+FFFF as a pair")
 
 
-def _refuse(path: str, what: str, code: str = "invalid_value") -> NoReturn:
-    raise RequestError(f"{path} {what}", param=path, code=code)
+def _refuse(where: _Where | None, what: str, code: str = "invalid_value") -> NoReturn:
+    path = _path(where)
+    raise RequestError(f"{path or 'the body'} {what}", param=path or "the body", code=code)
+
+
+def _path(where: _Where | None) -> str:
+    keys: list[str | int] = []
+    while where is not None:
+        where, key = where
+        keys.append(key)
+    path = ""
+    for key in reversed(keys):
+        path = join_path(path, key)
+    return path

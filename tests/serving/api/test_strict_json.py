@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from serving.api.strict_json import MAX_DEPTH, parse_object
+from serving.api.strict_json import MAX_CONTAINERS, MAX_DEPTH, parse_object
 from serving.errors import RequestError
 
 
@@ -70,7 +70,7 @@ def test_a_surrogate_pair_is_one_character() -> None:
     assert parse_object(rb'{"a": "\ud83d\ude00"}') == {"a": "😀"}
 
 
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 900, 100_000])
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 900, 60_000])
 @pytest.mark.parametrize(("start", "end"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_deep_nesting_is_refused_however_deep(depth: int, start: bytes, end: bytes) -> None:
     body = b'{"a":' + start * (depth - 1) + b"1" + end * (depth - 1) + b"}"
@@ -79,3 +79,26 @@ def test_deep_nesting_is_refused_however_deep(depth: int, start: bytes, end: byt
 
 def test_nesting_up_to_the_bound_is_read() -> None:
     parse_object(b'{"a":' * MAX_DEPTH + b"1" + b"}" * MAX_DEPTH)
+
+
+@pytest.mark.parametrize("container", [b"[]", b"{}", b'[[],{"a":[]}]'])
+def test_too_many_arrays_and_objects_are_refused_before_they_are_made(container: bytes) -> None:
+    each = container.count(b"[") + container.count(b"{")
+    fitting = (MAX_CONTAINERS - 2) // each
+    parse_object(b'{"a":[' + b",".join([container] * fitting) + b"]}")
+    assert _refusal(b'{"a":[' + b",".join([container] * (fitting + 1)) + b"]}").code == "too_many_values"
+    assert _refusal(b'{"a":[' + b",".join([container] * (fitting + 1))).code == "too_many_values"
+
+
+@pytest.mark.parametrize("escape", ["", r"\"", r"\\"])
+def test_brackets_within_text_are_not_counted(escape: str) -> None:
+    text = (escape + "[{") * MAX_CONTAINERS
+    assert parse_object(b'{"a": "' + text.encode() + b'", "b": ""}') == {"a": json.loads(f'"{text}"'), "b": ""}
+
+
+@pytest.mark.parametrize(
+    ("begin", "again"), [(b"", b'"'), (b'"', b'\\"['), (b"", b'["'), (b"", b"[\\"), (b'"', b"[\\")]
+)
+def test_quotes_that_never_end_cost_one_look_at_each_byte(begin: bytes, again: bytes) -> None:
+    """Quadratic time would take hours."""
+    assert _refusal(begin + again * (1 << 19)).code in ("invalid_json", "too_many_values")
