@@ -22,7 +22,6 @@ from serving.api.service import ModelCard, Service
 from serving.api.stream_slots import StreamSlots
 from serving.api.strict_json import json_type, parse_object
 from serving.api.typed_body import typed
-from serving.config import ServerConfig
 from serving.errors import EngineUnavailableError, OverloadedError, RequestError, UnsupportedError, WeftError
 from serving.generation.generator import Generator
 from serving.generation.validation import MAX_CHOICES
@@ -45,7 +44,6 @@ class BatchGenerator:
             engine=generator.engine,
             metrics=metrics,
             slots=StreamSlots(concurrency * MAX_CHOICES, metrics.open_streams),
-            server=ServerConfig(),
             card=ModelCard(name=generator.model_name, created=0, max_model_len=generator.max_model_len),
         )
 

@@ -39,14 +39,14 @@ def build_app(
         engine=engine,
         metrics=metrics,
         slots=StreamSlots(server.max_streams, metrics.open_streams),
-        max_body_bytes=server.max_body_bytes or body_bytes_for(card.max_model_len),
         card=card,
         streams=streams or StreamLimits(),
     )
+    max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
     app = Starlette(
         routes=[
-            *text_routes(service),
-            *token_routes(service),
+            *text_routes(service, max_body_bytes),
+            *token_routes(service, max_body_bytes),
             *model_routes(service),
             *health_routes(service),
             *page_routes(),

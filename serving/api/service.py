@@ -35,7 +35,6 @@ class Service:
     engine: Engine
     metrics: Metrics
     slots: StreamSlots
-    max_body_bytes: int
     card: ModelCard
     streams: StreamLimits = StreamLimits()
     now: Callable[[], float] = field(default=time.time)

@@ -15,15 +15,15 @@ from serving.api.service import Service
 from serving.api.sse import LEFT, EventStream
 
 
-def text_routes(service: Service) -> list[Route]:
+def text_routes(service: Service, max_body_bytes: int) -> list[Route]:
     async def chat(request: Request) -> Response:
-        body = await read_typed(request, ChatBody, service.max_body_bytes)
+        body = await read_typed(request, ChatBody, max_body_bytes)
         _check(service, body)
         reply = ChatReply(service, body, request.state.request_id, request.state.arrival)
         return await _answer(service, request, reply, stream=bool(body.stream))
 
     async def completions(request: Request) -> Response:
-        body = await read_typed(request, CompletionBody, service.max_body_bytes)
+        body = await read_typed(request, CompletionBody, max_body_bytes)
         _check(service, body)
         reply = CompletionReply(service, body, request.state.request_id, request.state.arrival)
         return await _answer(service, request, reply, stream=bool(body.stream))

@@ -15,9 +15,9 @@ from serving.errors import ContextLengthError
 from serving.generation.request import TextRequest
 
 
-def token_routes(service: Service) -> list[Route]:
+def token_routes(service: Service, max_body_bytes: int) -> list[Route]:
     async def tokenize(request: Request) -> Response:
-        body = await read_typed(request, TokenizeBody, service.max_body_bytes)
+        body = await read_typed(request, TokenizeBody, max_body_bytes)
         service.check_model(body.model)
         body.check_together()
         tokens = await _tokens(service, body, request.state.request_id)
@@ -32,7 +32,7 @@ def token_routes(service: Service) -> list[Route]:
         return _json(reply)
 
     async def detokenize(request: Request) -> Response:
-        body = await read_typed(request, DetokenizeBody, service.max_body_bytes)
+        body = await read_typed(request, DetokenizeBody, max_body_bytes)
         service.check_model(body.model)
         if len(body.tokens) > service.card.max_model_len:
             raise ContextLengthError(
