@@ -121,6 +121,7 @@ class ChatBody(SamplingBody, kw_only=True):
     messages: Messages
     logprobs: bool | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: Tools | None = None
     tool_choice: str | dict[str, Any] | None = None

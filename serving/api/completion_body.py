@@ -40,16 +40,11 @@ class CompletionBody(SamplingBody, kw_only=True):
             raise UnsupportedError(
                 "echo with logprobs is not supported with stream: ask for it without", param="logprobs"
             )
-
-        if self.scores_only:
+        if self.max_tokens == 0:
             self._check_scoring()
 
-    @property
-    def scores_only(self) -> bool:
-        """The prompt is read and nothing is generated."""
-        return self.max_tokens == 0
-
     def _check_scoring(self) -> None:
+        """The prompt is read and nothing is generated."""
         if not self.echo and self.prompt_logprobs is None:
             raise RequestError(
                 "max_tokens may be 0 only with echo or prompt_logprobs: there would be nothing to answer",
@@ -58,12 +53,6 @@ class CompletionBody(SamplingBody, kw_only=True):
             )
         if self.stream:
             raise UnsupportedError("max_tokens 0 is not supported with stream: ask for it without", param="max_tokens")
-        if self.min_tokens:
-            raise RequestError(
-                f"min_tokens must be between 0 and 0, which max_tokens is, not {self.min_tokens}",
-                param="min_tokens",
-                code="invalid_value",
-            )
 
     @property
     def prompts(self) -> list[Prompt]:

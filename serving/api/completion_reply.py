@@ -10,7 +10,6 @@ from serving.api.completion_body import DEFAULT_MAX_TOKENS, CompletionBody, Prom
 from serving.api.generation import Generation
 from serving.api.reply_parts import Logprobs, likeliest, prompt_logprobs, text_logprobs, usage
 from serving.api.service import Service
-from serving.errors import EngineUnavailableError
 from serving.generation.request import TextDelta, TextLogprobs, TextRequest
 
 
@@ -29,7 +28,6 @@ class CompletionReply:
                 for i, prompt in enumerate(prompts)
             ],
             arrival,
-            scores_only=body.scores_only,
         )
         self._id = f"cmpl-{request_id}"
         self._created = int(service.now())
@@ -42,7 +40,7 @@ class CompletionReply:
             async for prompt, delta in deltas:
                 texts.setdefault(self._index(prompt, delta), _TextChoice()).keep(delta)
                 if delta.prompt_logprobs is not None:
-                    prompts[prompt] = self._whole_prompt(prompt, delta.prompt_logprobs)
+                    prompts[prompt] = delta.prompt_logprobs
         reply = {
             "id": self._id,
             "object": "text_completion",
@@ -118,12 +116,6 @@ class CompletionReply:
             choice["prompt_token_ids"] = prepared.prompt_token_ids
         return choice
 
-    def _whole_prompt(self, prompt: int, entries: Logprobs) -> Logprobs:
-        """Raises EngineUnavailableError where an engine was lost before it had scored every token."""
-        if len(entries) != self.generation.prepared[prompt].prompt_tokens:
-            raise EngineUnavailableError("the engine was lost before the prompt was scored", code="engine_lost")
-        return entries
-
     def _index(self, prompt: int, delta: TextDelta) -> int:
         return prompt * self.generation.prepared[prompt].n + delta.index
 
@@ -164,7 +156,7 @@ def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextR
         add_special_tokens=body.add_special_tokens,
         options=replace(
             body.options(
-                max_tokens=1 if body.scores_only else body.max_tokens,
+                max_tokens=body.max_tokens,
                 logprobs=body.logprobs,
                 prompt_logprobs=_prompt_logprobs(body),
             ),

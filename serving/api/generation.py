@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
 from typing import cast
 
 from serving.api.service import Service
@@ -24,18 +23,14 @@ class Generation:
         requests: list[TextRequest],
         arrival: float,
         *,
-        scores_only: bool = False,
         client_names: Mapping[str, str] | None = None,
     ) -> None:
-        """`scores_only`: the prompts are read and nothing is generated, whatever the requests say (a TextRequest asks
-        for one token at least). `client_names` are those that the client used for parameters which have another name
-        below this layer."""
+        """`client_names` are those that the client used for parameters which have another name below this layer."""
         self.prepared: list[PreparedPrompt] = []
         self.cached_tokens = 0
         self._service = service
         self._requests = requests
         self._arrival = arrival
-        self._scores_only = scores_only
         self._client_names = client_names or {}
         self._generated: dict[tuple[int, int], int] = {}  # tokens of each choice, whether it ended or not
         self._meters: dict[tuple[int, int], StreamMeter] = {}
@@ -57,17 +52,11 @@ class Generation:
         slots = self._service.slots.take(n * len(self._requests), param="prompt" if n == 1 else "n")
         with self._named_for_client(), slots:
             for request in self._requests:
-                self.prepared.append(await self._prepare(request))
+                self.prepared.append(await self._service.generator.prepare(request))
                 self._service.metrics.prompt_tokens.observe(self.prepared[-1].prompt_tokens)
             async with aclosing(self._measured()) as deltas:
                 async for item in deltas:
                     yield item
-
-    async def _prepare(self, request: TextRequest) -> PreparedPrompt:
-        prepared = await self._service.generator.prepare(request)
-        if not self._scores_only:
-            return prepared
-        return replace(prepared, sampling=replace(prepared.sampling, max_tokens=0))
 
     @contextmanager
     def _named_for_client(self) -> Iterator[None]:

@@ -44,7 +44,9 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] = ()  # empty: all are allowed
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences whose last token is banned after the others
     seed: int = 0  # always set: the generator draws one where the client gave none
-    max_tokens: int = 16
+    max_tokens: int = (
+        16  # 0: the prompt is read, and scored where asked for; one event, without a token, ends the stream
+    )
     min_tokens: int = 0  # until then neither eos_token_ids nor stop_token_ids can be sampled
     eos_token_ids: tuple[int, ...] = ()  # end the stream; emptied by ignore_eos before it gets here
     stop_token_ids: tuple[int, ...] = ()  # end the stream; the event names the one that did

@@ -170,10 +170,13 @@ class _Progress:
         return dataclasses.replace(event, request_id=self.request_id)
 
     def end_reached(self, max_model_len: int) -> TokenEvent | None:
-        """The last event, where only it was lost: every token of the stream had been delivered."""
+        """The last event, where only it was lost: every token of the stream had been delivered. A stream that has
+        delivered none cannot be told from one that had only to score its prompt, and begins again."""
+        if not self._delivered:
+            return None
         sampling = self._request.sampling
         output = len(self._request.output_token_ids) + len(self._delivered)
-        if self._delivered and output > sampling.min_tokens:
+        if output > sampling.min_tokens:
             token = self._delivered[-1]
             if token in sampling.stop_token_ids:
                 return self._end(FinishReason.STOP, token)

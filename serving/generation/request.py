@@ -26,7 +26,7 @@ class GenerationOptions:
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words: tuple[str, ...] = ()
     min_tokens: int | None = None  # until then nothing ends a text: no EOS, no stop token, no stop string
-    max_tokens: int | None = None  # refused where the window is smaller
+    max_tokens: int | None = None  # refused where the window is smaller; 0: the prompt is only scored
     default_max_tokens: int | None = None  # where max_tokens is unset: so many, or what is left; None fills the window
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()

@@ -84,7 +84,7 @@ def resolve_sampling(
     _check_choices_and_stops(options)
     size = tokenizer.vocab_size
     temperature = _number(options, defaults, "temperature", 1.0)
-    room = _room(prompt_tokens, prompt_param, max_model_len)
+    room = _room(prompt_tokens, prompt_param, max_model_len, needed=0 if options.max_tokens == 0 else 1)
     max_tokens = _max_tokens(options, defaults, prompt_tokens, room)
     stop_token_ids = check_token_ids(options.stop_token_ids, size, "stop_token_ids")
     if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
@@ -156,12 +156,12 @@ def _top_k(options: GenerationOptions, defaults: SamplingDefaults) -> int:
     return value
 
 
-def _room(prompt: int, param: str, window: int) -> int:
+def _room(prompt: int, param: str, window: int, needed: int) -> int:
     """Tokens that are left for the output."""
-    if prompt >= window:
+    if prompt + needed > window:
         raise ContextLengthError(
-            f"{param} comes to {prompt} tokens, but the model's window is {window} tokens, and at least one must be "
-            "left for the output",
+            f"{param} comes to {prompt} tokens, but the model's window is {window} tokens"
+            + (", and at least one must be left for the output" if needed else ""),
             param=param,
         )
     return window - prompt
@@ -170,8 +170,8 @@ def _room(prompt: int, param: str, window: int) -> int:
 def _max_tokens(options: GenerationOptions, defaults: SamplingDefaults, prompt: int, room: int) -> int:
     if options.max_tokens is None:
         return min(room, options.default_max_tokens or defaults.max_new_tokens or room)
-    if options.max_tokens < 1:
-        raise RequestError(f"max_tokens must be at least 1, not {options.max_tokens}", param="max_tokens")
+    if options.max_tokens < 0:
+        raise RequestError(f"max_tokens must be at least 0, not {options.max_tokens}", param="max_tokens")
     if options.max_tokens > room:
         raise ContextLengthError(
             f"the prompt has {prompt} tokens and max_tokens is {options.max_tokens}, together "

@@ -79,8 +79,8 @@ class MortalEngine:
     def _event(self, request: GenerateRequest, position: int, first: bool) -> TokenEvent:
         sampling = request.sampling
         tokens: list[int] = []
-        finish, stop = None, None
-        for _ in range(self.chunk()):
+        finish, stop = (None, None) if sampling.max_tokens else (FinishReason.LENGTH, None)
+        for _ in range(self.chunk() if sampling.max_tokens else 0):
             token = token_at(request, position + len(tokens))
             tokens.append(token)
             count = position + len(tokens)

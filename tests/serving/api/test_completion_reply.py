@@ -1,11 +1,11 @@
-from collections.abc import AsyncIterator
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from serving.engine.request import GenerateRequest, TokenEvent
+from serving.engine.request import GenerateRequest
+from serving.engine.resume import ResumingEngine
 from tests.fakes.engine import Script, ScriptedEngine
+from tests.fakes.mortal_engine import MortalEngine
 from tests.serving.api.conftest import MODEL, WINDOW, ApiMaker, text_body, text_of
 
 PATH = "/v1/completions"
@@ -210,12 +210,21 @@ async def test_scoring_that_would_answer_nothing_is_refused(
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
-async def test_a_prompt_whose_scores_were_lost_with_an_engine_is_an_error(make_api: ApiMaker) -> None:
-    class Forgetful(ScriptedEngine):
-        async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenEvent]:
-            async for event in super().generate(request):
-                yield replace(event, prompt_logprobs=())
+async def test_a_prompt_that_fills_the_window_can_be_scored(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("never"))
+    reply = await api.post(PATH, text_body(prompt="a" * WINDOW, max_tokens=0, echo=True, logprobs=0))
+    assert len(reply.json()["choices"][0]["logprobs"]["tokens"]) == WINDOW
+    beyond = await api.post(PATH, text_body(prompt="a" * (WINDOW + 1), max_tokens=0, echo=True, logprobs=0))
+    assert (beyond.status_code, beyond.json()["error"]["code"]) == (400, "context_length_exceeded")
 
-    engine = Forgetful([make_api.says("x")], vocab_size=make_api.tokenizer.vocab_size)
-    reply = await make_api(engine=engine).post(PATH, text_body(max_tokens=0, echo=True, logprobs=0))
-    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_lost")
+
+async def test_an_engine_lost_before_it_scored_the_prompt_costs_nothing_but_time(make_api: ApiMaker) -> None:
+    inner = MortalEngine(life=0)
+
+    async def restart(_: float) -> None:
+        inner.revive()
+
+    api = make_api(engine=cast(ScriptedEngine, ResumingEngine(inner, sleep=restart)))
+    reply = await api.post(PATH, text_body(prompt=[1, 2, 3], max_tokens=0, echo=True, logprobs=0))
+    assert reply.status_code == 200
+    assert reply.json()["choices"][0]["logprobs"]["token_logprobs"] == [None, -0.02, -0.03]

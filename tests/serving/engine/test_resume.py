@@ -202,6 +202,16 @@ async def test_a_stream_that_lost_only_its_end_is_ended_here(case: str) -> None:
     assert last.stop_token_id == (token_at(request(), 2) if case == "stop" else None)
 
 
+@pytest.mark.parametrize("prompt", [(1, 2, 3), (1,) * 6])
+async def test_a_prompt_that_was_only_to_be_scored_is_scored_by_the_next_engine(prompt: tuple[int, ...]) -> None:
+    wanted = dataclasses.replace(request(max_tokens=0, prompt_logprobs=0), prompt_token_ids=prompt)
+    inner = MortalEngine(life=0, max_model_len=6)
+    (event,) = await read(resuming(inner, Clock(lambda _: inner.revive())), wanted)
+    assert len(event.prompt_logprobs) == len(prompt) - 1
+    assert (event.token_ids, event.finish_reason) == ((), FinishReason.LENGTH)
+    assert [each.sampling.prompt_logprobs for each in inner.requests] == [0, 0]
+
+
 class Full(MortalEngine):
     """Refuses the first continuation: its queue is full just after the start."""
 

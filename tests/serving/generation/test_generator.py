@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sentencepiece import SentencePieceProcessor
 
-from serving.engine.request import FinishReason
+from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
 from serving.errors import (
     CheckpointError,
     ContextLengthError,
@@ -302,6 +302,28 @@ async def test_a_prompt_that_fills_the_window_is_refused_with_the_numbers(tokeni
         await _prepare(generator, prompt=(5, 5, 5), options=options)
     assert caught.value.param == "max_tokens"
     assert (await _prepare(generator, prompt=(5,) * (WINDOW - 1))).sampling.max_tokens == 1
+
+
+async def test_a_prompt_that_is_only_scored_may_fill_the_window(tokenizer: Tokenizer) -> None:
+    generator = _generator(tokenizer)
+    scores = GenerationOptions(max_tokens=0, prompt_logprobs=0)
+    assert (await _prepare(generator, prompt=(5,) * WINDOW, options=scores)).sampling.max_tokens == 0
+    with pytest.raises(ContextLengthError, match=f"{WINDOW + 1} tokens, but the model's window is {WINDOW} tokens$"):
+        await _prepare(generator, prompt=(5,) * (WINDOW + 1), options=scores)
+    with pytest.raises(RequestError, match="min_tokens must be between 0 and 0"):
+        await _prepare(generator, prompt=(5,), options=GenerationOptions(max_tokens=0, min_tokens=1))
+
+
+async def test_an_engine_that_did_not_score_the_whole_prompt_has_failed(tokenizer: Tokenizer) -> None:
+    class Forgetful(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
+            async for event in super().generate(request):
+                yield replace(event, prompt_logprobs=event.prompt_logprobs[1:])
+
+    generator = Generator(Forgetful([Script(token_ids=[5])]), tokenizer, None, "testing", WINDOW)
+    prepared = await _prepare(generator, prompt=(5, 5), options=GenerationOptions(prompt_logprobs=0))
+    with pytest.raises(EngineError, match="did not score"):
+        [delta async for delta in generator.stream(prepared)]
 
 
 async def test_a_text_far_too_long_is_refused_without_encoding_it(tokenizer: Tokenizer) -> None:

@@ -44,7 +44,7 @@ BAD_OPTIONS = [
     ({"allowed_token_ids": (1,), "min_tokens": 1}, "allowed_token_ids"),
     ({"min_tokens": -1}, "min_tokens"),
     ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
-    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
     ({"stop": ("",)}, "stop"),
     ({"stop": ("x" * 513,)}, "stop"),
     ({"stop": ("\ud800",)}, "stop"),
