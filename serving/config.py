@@ -23,6 +23,7 @@ class ModelConfig:
     checkpoint: Path  # a directory in the hub's layout
     dtype: Dtype | None = None  # None: float32 on a CPU, bfloat16 elsewhere
     chat_template: Path | None = None  # instead of the checkpoint's own
+    architecture: Path | None = None  # config.json's fields as TOML, for a plan without weights; see configs/models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,13 @@ class MeshConfig:
     tensor: int = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConfig:
+    """What `weft plan` alone reads."""
+
+    topology: str | None = None  # that it compiles for, as v5p:2x2x2 or h100:8
+
+
 # What each number may be, both ends included. None is left alone.
 _RANGES: dict[str, tuple[int, float]] = {
     "engine.max_model_len": (2, math.inf),  # one token of prompt, one of output
@@ -88,6 +96,7 @@ class Deployment:
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
+    plan: PlanConfig = field(default_factory=PlanConfig)
     log_format: LogFormat = "text"
 
 
