@@ -1,11 +1,13 @@
-"""An engine that reports how long streams waited in its queue; the one number that text deltas do not carry."""
+"""An engine that reports what text deltas do not carry: how long streams waited in its queue, and what it had counted
+before the first of them."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import cast
+from dataclasses import asdict
 
 from serving.engine.client import Engine, EngineInfo, EngineStats
 from serving.engine.request import GenerateRequest, TokenEvent
+from serving.errors import WeftError
 from serving.observability.metrics import Metrics
 
 
@@ -16,12 +18,20 @@ class MeteredEngine:
         self._engine = engine
         self._metrics = metrics
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenEvent]:
-        async with aclosing(cast(AsyncGenerator[TokenEvent, None], self._engine.generate(request))) as events:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
+        if not self._metrics.has_met_engine:
+            await self._meet()
+        async with aclosing(self._engine.generate(request)) as events:
             async for event in events:
                 if event.queue_seconds is not None:
                     self._metrics.queue.observe(event.queue_seconds)
                 yield event
+
+    async def _meet(self) -> None:
+        try:
+            self._metrics.meet_engine(asdict(await self._engine.stats()))
+        except WeftError:
+            return  # `generate` is about to say the same
 
     async def info(self) -> EngineInfo:
         return await self._engine.info()

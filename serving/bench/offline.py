@@ -23,7 +23,6 @@ class OfflineResult:
     host_share: float  # of the run: planning, packing and committing
     device_wait_share: float  # of the run: the host waits for the device
     preemptions: int
-    recompiles: int
 
 
 async def measure(engine: Engine, items: Sequence[Item], on_tokens: Callable[[int], None]) -> OfflineResult:
@@ -60,5 +59,4 @@ def _result(before: EngineStats, after: EngineStats, seconds: float, counts: Seq
         host_share=(after.host_seconds - before.host_seconds) / seconds,
         device_wait_share=(after.device_wait_seconds - before.device_wait_seconds) / seconds,
         preemptions=after.preemptions - before.preemptions,
-        recompiles=after.recompiles - before.recompiles,
     )

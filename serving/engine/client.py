@@ -4,7 +4,7 @@ One protocol with many bodies: in this process (`local.py`), behind a socket (`r
 that continues streams over an engine restart (`resume.py`).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +30,7 @@ class EngineInfo:
 class EngineStats:
     """A snapshot. Counters grow from the engine process's start."""
 
+    started_at: float  # seconds since 1970: tells one engine process from the next, whose counters begin again
     ready: bool
     running: int  # streams with pages
     waiting: int  # streams without
@@ -43,13 +44,12 @@ class EngineStats:
     generation_tokens: int  # counter
     host_seconds: float  # counter: planning, packing, committing
     device_wait_seconds: float  # counter: blocked on the device
-    recompiles: int  # counter: programs compiled after readiness; must stay 0
 
 
 class Engine(Protocol):
     """Token ids in, token ids out."""
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenEvent]:
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         """Yields events until one has a finish_reason. Closing the iterator early aborts the request before the
         engine's next plan.
 

@@ -8,8 +8,9 @@ import asyncio
 import dataclasses
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -86,6 +87,7 @@ class LocalEngine:
         self._closing = False
         self._failure: BaseException | None = None
         self._ended = threading.Event()  # the loop has ended, or hangs and is given up
+        self._started_at = time.time()
         self._stats = self._snapshot()
         threading.Thread(target=self._run, name="engine-loop", daemon=True).start()
         threading.Thread(target=self._watch, name="engine-watchdog", daemon=True).start()
@@ -103,7 +105,7 @@ class LocalEngine:
         self._arrived.set()
         await asyncio.to_thread(self._ended.wait)
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenEvent]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         self._refuse_if_down()
         stream = Stream(request, asyncio.get_running_loop())
         self._send(stream)
@@ -202,6 +204,7 @@ class LocalEngine:
     def _snapshot(self) -> EngineStats:
         scheduler = self._loop.scheduler.stats
         return EngineStats(
+            started_at=self._started_at,
             ready=True,
             running=scheduler.running,
             waiting=scheduler.waiting,
@@ -215,7 +218,6 @@ class LocalEngine:
             generation_tokens=scheduler.generation_tokens,
             host_seconds=self._loop.clock.host,
             device_wait_seconds=self._loop.clock.device_wait,
-            recompiles=0,
         )
 
 

@@ -51,42 +51,57 @@ _COUNTERS = {
     "weft_engine_steps": ("steps", "Steps of the engine."),
     "weft_host_seconds": ("host_seconds", "Seconds spent planning, packing and committing steps."),
     "weft_device_wait_seconds": ("device_wait_seconds", "Seconds spent waiting for the device."),
-    "weft_recompiles": ("recompiles", "Programs compiled while serving; must stay 0."),
 }
 _GAUGES = {
+    "weft_engine_start_time_seconds": ("started_at", "When the engine started, in seconds since 1970."),
     "vllm:num_requests_running": ("running", "Streams that hold pages."),
     "vllm:num_requests_waiting": ("waiting", "Streams that wait for pages."),
     "weft_free_pages": ("free_pages", "KV pages that a stream can take."),
     "weft_used_pages": ("used_pages", "KV pages held by live streams."),
 }
 
+_FIELDS = tuple(source for source, _ in _COUNTERS.values())
+
 Outcome = Literal["stop", "length", "abort", "error"]
 
 
 class EngineCollector(Collector):
-    """The engine's numbers as of the last snapshot. Counters go on where a restarted engine begins again from 0."""
+    """The engine's numbers as of the last snapshot.
+
+    Counters never fall, and count what was done for this process: they go on where a restarted engine begins again, and
+    leave out what the first engine had counted before, for another API process whose counters are known.
+    """
 
     def __init__(self, model_name: str) -> None:
         self._labels = [model_name]
         self._now: Mapping[str, float] | None = None
-        self._last: dict[str, float] = {}
-        self._before_restarts: dict[str, float] = {}
+        self._started_at: float | None = None  # of the engine that `_last` is of
+        self._gone: set[float] = set()  # engines before it
+        self._last = dict.fromkeys(_FIELDS, 0.0)
+        self._offset = dict.fromkeys(_FIELDS, 0.0)  # to be added to its numbers
+
+    @property
+    def has_met_engine(self) -> bool:
+        return self._started_at is not None
 
     def update(self, snapshot: Mapping[str, float] | None) -> None:
         """`snapshot` has the fields of EngineStats; None where the engine does not answer."""
         self._now = snapshot
-        if snapshot is None:
+        if snapshot is None or snapshot["started_at"] in self._gone:  # an answer that another has overtaken
             return
-        fields = [name for name, _ in _COUNTERS.values()]
-        if any(snapshot[name] < self._last.get(name, 0) for name in fields):
-            for name in fields:
-                self._before_restarts[name] = self._before_restarts.get(name, 0) + self._last[name]
-        self._last = {name: snapshot[name] for name in fields}
+        if self._started_at is None:
+            self._offset = {name: -snapshot[name] for name in _FIELDS}
+        elif snapshot["started_at"] != self._started_at:
+            self._gone.add(self._started_at)
+            self._offset = {name: self._offset[name] + self._last[name] for name in _FIELDS}
+            self._last = dict.fromkeys(_FIELDS, 0.0)
+        self._started_at = snapshot["started_at"]
+        self._last = {name: max(self._last[name], snapshot[name]) for name in _FIELDS}
 
     def collect(self) -> Iterator[Metric]:
         for name, (source, text) in _COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=["model_name"])
-            counter.add_metric(self._labels, self._before_restarts.get(source, 0) + self._last.get(source, 0))
+            counter.add_metric(self._labels, self._offset[source] + self._last[source])
             yield counter
         yield self._gauge("weft_engine_up", "1 where the engine answers and is ready.", self._up())
         if self._now is None:
@@ -157,6 +172,15 @@ class Metrics:
     def refuse(self, reason: str) -> None:
         """`reason` is an error's code: a word of the server's, never one of a client's."""
         self._refused.labels(model_name=self._model_name, reason=reason).inc()
+
+    @property
+    def has_met_engine(self) -> bool:
+        return self._engine.has_met_engine
+
+    def meet_engine(self, snapshot: Mapping[str, float]) -> None:
+        """What the engine has counted before this process's first request. Only the first call counts."""
+        if not self.has_met_engine:
+            self._engine.update(snapshot)
 
     def render(self, snapshot: Mapping[str, float] | None) -> bytes:
         """The exposition text. `snapshot` is EngineStats as a mapping, or None where the engine does not answer."""

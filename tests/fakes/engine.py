@@ -1,7 +1,7 @@
 """An engine without a model: it emits the tokens that a test wrote down, in the chunks that the test chose."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from serving.engine.client import EngineInfo, EngineStats
@@ -37,7 +37,7 @@ class ScriptedEngine:
     closed: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenEvent]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         script = self._script(request)
         self.requests.append(request)
         if script.raises is not None:
@@ -69,6 +69,7 @@ class ScriptedEngine:
 
     async def stats(self) -> EngineStats:
         return EngineStats(
+            started_at=1_700_000_000.0,
             ready=True,
             running=len(self.requests) - len(self.closed) - len(self.finished),
             waiting=0,
@@ -82,7 +83,6 @@ class ScriptedEngine:
             generation_tokens=0,
             host_seconds=0.0,
             device_wait_seconds=0.0,
-            recompiles=0,
         )
 
     async def close(self) -> None:

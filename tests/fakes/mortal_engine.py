@@ -124,6 +124,7 @@ class MortalEngine:
         if not self.alive:
             raise EngineUnavailableError("the engine is down", code="engine_unavailable")
         return EngineStats(
+            started_at=1_700_000_000.0,
             ready=True,
             running=len(self.open),
             waiting=0,
@@ -137,7 +138,6 @@ class MortalEngine:
             generation_tokens=0,
             host_seconds=0.0,
             device_wait_seconds=0.0,
-            recompiles=0,
         )
 
     async def close(self) -> None:

@@ -26,42 +26,75 @@ def _render(metrics: Metrics, stats: EngineStats | None) -> dict[str, float]:
 
 def test_every_number_of_the_engine_is_exposed() -> None:
     """A field of EngineStats that nobody can see would be one too many."""
-    base = _stats(free_pages=50, used_pages=50)
-    before = _render(Metrics("m"), base)
+    base = _stats(started_at=1, free_pages=50, used_pages=50)
+    before = _render(_met(), base)
     for field in fields(EngineStats):
         changed = replace(base, **{field.name: not base.ready if field.name == "ready" else 7})
-        assert _render(Metrics("m"), changed) != before, field.name
+        assert _render(_met(), changed) != before, field.name
+
+
+def _met(**counted: float) -> Metrics:
+    """Metrics of a process that began with an engine which had `counted` so much."""
+    metrics = Metrics("m")
+    metrics.meet_engine(asdict(_stats(started_at=1, **counted)))
+    return metrics
 
 
 def test_counters_go_on_where_a_restarted_engine_begins_again() -> None:
-    metrics = Metrics("m")
+    metrics = _met()
     seen = [
-        _render(metrics, _stats(generation_tokens=tokens, steps=steps, preemptions=preemptions))
-        for tokens, steps, preemptions in [(10, 5, 1), (25, 9, 1), (4, 2, 0), (30, 20, 0), (2, 1, 0)]
+        _render(metrics, _stats(started_at=start, generation_tokens=tokens, steps=steps, preemptions=preemptions))
+        for start, tokens, steps, preemptions in [
+            (1, 10, 5, 1),
+            (1, 25, 9, 1),
+            (2, 4, 2, 0),
+            (2, 30, 20, 0),
+            (3, 2, 1, 0),
+        ]
     ]
     assert [samples["vllm:generation_tokens_total"] for samples in seen] == [10, 25, 29, 55, 57]
     assert [samples["weft_engine_steps_total"] for samples in seen] == [5, 9, 11, 29, 30]
     assert [samples["vllm:num_preemptions_total"] for samples in seen] == [1, 1, 1, 1, 1]
 
 
-def test_one_counter_that_falls_means_that_all_began_again() -> None:
-    metrics = Metrics("m")
-    _render(metrics, _stats(generation_tokens=10, prompt_tokens=100))
-    samples = _render(metrics, _stats(generation_tokens=12, prompt_tokens=5))
+def test_a_restart_is_seen_even_where_every_counter_has_overtaken_the_last() -> None:
+    metrics = _met()
+    _render(metrics, _stats(started_at=1, generation_tokens=10, prompt_tokens=100))
+    samples = _render(metrics, _stats(started_at=2, generation_tokens=12, prompt_tokens=105))
     assert samples["vllm:generation_tokens_total"] == 22
-    assert samples["vllm:prompt_tokens_total"] == 105
+    assert samples["vllm:prompt_tokens_total"] == 205
+    assert samples["weft_engine_start_time_seconds"] == 2
+
+
+def test_what_the_engine_counted_before_this_process_is_not_counted_again() -> None:
+    metrics = _met(generation_tokens=1000)
+    metrics.meet_engine(asdict(_stats(started_at=1, generation_tokens=1005)))  # of a second first request
+    seen = [
+        _render(metrics, _stats(started_at=start, generation_tokens=tokens))["vllm:generation_tokens_total"]
+        for start, tokens in [(1, 1000), (1, 1010), (2, 0), (2, 7)]
+    ]
+    assert seen == [0, 10, 10, 17]
+
+
+def test_counters_never_fall_where_answers_overtake_each_other() -> None:
+    metrics = _met()
+    seen = [
+        _render(metrics, _stats(started_at=start, generation_tokens=tokens))["vllm:generation_tokens_total"]
+        for start, tokens in [(1, 10), (1, 8), (2, 3), (1, 12), (2, 4)]
+    ]
+    assert seen == [10, 10, 13, 13, 14]
 
 
 def test_asking_twice_counts_once() -> None:
-    metrics = Metrics("m")
-    stats = _stats(generation_tokens=10)
+    metrics = _met()
+    stats = _stats(started_at=1, generation_tokens=10)
     assert _render(metrics, stats)["vllm:generation_tokens_total"] == 10
     assert _render(metrics, stats)["vllm:generation_tokens_total"] == 10
 
 
 def test_counters_stay_while_the_engine_is_away_and_gauges_go() -> None:
-    metrics = Metrics("m")
-    _render(metrics, _stats(generation_tokens=10, running=2))
+    metrics = _met()
+    _render(metrics, _stats(started_at=1, generation_tokens=10, running=2))
     away = _render(metrics, None)
     assert away["vllm:generation_tokens_total"] == 10
     assert away["weft_engine_up"] == 0
