@@ -101,7 +101,7 @@ class Generation:
 
     async def _merged(self) -> Deltas:
         if len(self.prepared) == 1:
-            async with aclosing(_closable(self._service, self.prepared[0])) as deltas:
+            async with aclosing(self._service.generator.stream(self.prepared[0])) as deltas:
                 async for delta in deltas:
                     yield 0, delta
             return
@@ -127,10 +127,6 @@ class Generation:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _closable(service: Service, prepared: PreparedPrompt) -> AsyncGenerator[TextDelta, None]:
-    return cast(AsyncGenerator[TextDelta, None], service.generator.stream(prepared))
-
-
 async def _feed(
     ready: asyncio.Queue[tuple[int, TextDelta | Exception | None]],
     prompt: int,
@@ -138,7 +134,7 @@ async def _feed(
     prepared: PreparedPrompt,
 ) -> None:
     try:
-        async with aclosing(_closable(service, prepared)) as deltas:
+        async with aclosing(service.generator.stream(prepared)) as deltas:
             async for delta in deltas:
                 await ready.put((prompt, delta))
         await ready.put((prompt, None))

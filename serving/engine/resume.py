@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import cast
 
 from serving.engine.client import Engine, EngineInfo, EngineStats
 from serving.engine.remote import ENGINE_LOST, NOT_ACCEPTED
@@ -66,8 +65,7 @@ class ResumingEngine:
         outage: _Outage | None = None
         while True:
             try:
-                inner = cast(AsyncGenerator[TokenEvent, None], self._inner.generate(progress.next_request()))
-                async with aclosing(inner) as events:
+                async with aclosing(self._inner.generate(progress.next_request())) as events:
                     async for event in events:
                         outage = None
                         yield progress.deliver(event)

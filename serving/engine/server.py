@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -128,8 +127,7 @@ class _Session:
 
     async def _run_stream(self, request: GenerateRequest) -> None:
         try:
-            events = cast(AsyncGenerator[TokenEvent, None], self._engine.generate(request))
-            async with aclosing(events):
+            async with aclosing(self._engine.generate(request)) as events:
                 async for event in events:
                     self._events.append(event)
                     self._pending.set()

@@ -5,10 +5,9 @@ import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import cast
 
 from serving.engine.client import Engine
-from serving.engine.request import MAX_EOS_TOKEN_IDS, MAX_SEED, GenerateRequest, TokenEvent
+from serving.engine.request import MAX_EOS_TOKEN_IDS, MAX_SEED, GenerateRequest
 from serving.errors import (
     CheckpointError,
     ContextLengthError,
@@ -162,9 +161,7 @@ class Generator:
         self, prepared: PreparedPrompt, stops: StopStrings, index: int
     ) -> AsyncGenerator[TextDelta, None]:
         choice = Choice(index, prepared, stops, self.tokenizer)
-        # The protocol promises that the iterator can be closed.
-        stream = cast(AsyncGenerator[TokenEvent, None], self.engine.generate(_engine_request(prepared, index)))
-        async with aclosing(stream) as events:
+        async with aclosing(self.engine.generate(_engine_request(prepared, index))) as events:
             async for event in events:
                 delta = choice.feed(event)
                 if delta is not None:

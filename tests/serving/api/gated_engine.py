@@ -1,9 +1,9 @@
 """A scripted engine that takes its steps when the test lets it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 from serving.engine.request import GenerateRequest, TokenEvent
 from tests.fakes.engine import ScriptedEngine
@@ -23,9 +23,9 @@ class GatedEngine(ScriptedEngine):
         for _ in range(steps):
             self.steps.release()
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenEvent]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         try:
-            async with aclosing(cast(Any, super().generate(request))) as events:
+            async with aclosing(super().generate(request)) as events:
                 self.started.set()
                 async for event in events:
                     await self.steps.acquire()

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import cast
 
 import pytest
 
@@ -244,7 +243,7 @@ async def test_the_engines_refusals_pass_through() -> None:
 
 async def test_closing_the_stream_closes_the_inner_one() -> None:
     inner = MortalEngine()
-    stream = cast(AsyncGenerator[TokenEvent, None], resuming(inner, Clock()).generate(request()))
+    stream = resuming(inner, Clock()).generate(request())
     await anext(stream)
     assert inner.open == {"r"}
     await stream.aclose()
