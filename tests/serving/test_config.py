@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.config import Deployment, EngineConfig, ModelConfig, load_deployment
+from serving.config import Deployment, EngineConfig, MeshConfig, ModelConfig, load_deployment, load_mesh
 from serving.errors import ConfigError
 
 LEAST = {"name": '"tiny"', "model.checkpoint": '"weights"'}
@@ -43,6 +43,28 @@ def test_a_path_is_relative_to_the_file_and_an_absolute_one_stays(tmp_path: Path
     assert found.engine.compilation_cache == Path("/var/cache")
 
 
+@pytest.mark.parametrize("value", ['"../meshes/eight.toml"', "{ tensor = 8 }"])
+def test_a_mesh_is_a_file_or_a_table(tmp_path: Path, value: str) -> None:
+    for folder in ("meshes", "deployments"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "meshes" / "eight.toml").write_text("tensor = 8")
+    deployment = load_deployment(written(tmp_path / "deployments" / "tiny.toml", mesh=value))
+    assert deployment.mesh == MeshConfig(tensor=8)
+
+
+def test_a_fault_of_a_mesh_file_names_that_file(tmp_path: Path) -> None:
+    (tmp_path / "mesh.toml").write_text("tensors = 8")
+    with pytest.raises(
+        ConfigError, match=r"mesh\.toml: unknown key tensors; known here: data, expert, pipeline, tensor"
+    ):
+        load_deployment(written(tmp_path / "tiny.toml", mesh='"mesh.toml"'))
+
+
+def test_the_meshes_that_come_with_weft_can_be_read() -> None:
+    files = sorted((Path(__file__).parents[2] / "configs" / "meshes").glob("*.toml"))
+    assert [load_mesh(path).tensor for path in files if path.stem.startswith("tensor-")] == [8]
+
+
 def test_a_whole_number_is_taken_for_a_time(file: Path) -> None:
     assert load_deployment(written(file, **{"engine.step_timeout_seconds": "90"})).engine.step_timeout_seconds == 90.0
 
@@ -50,7 +72,7 @@ def test_a_whole_number_is_taken_for_a_time(file: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("nmae", '"x"', "known here: engine, log_format, model, name, server"),
+        ("nmae", '"x"', "known here: engine, log_format, mesh, model, name, plan, server"),
         ("engine.page_sise", "16", "page_size"),
         ("engine.page_size", '"16"', "must be int, not str"),
         ("engine.page_size", "true", "must be int, not bool"),
@@ -78,6 +100,7 @@ def test_an_unknown_key_or_a_wrong_type_is_refused(file: Path, key: str, value: 
 @pytest.mark.parametrize(
     ("key", "bad", "good"),
     [
+        ("mesh.tensor", ["0", "-8"], ["1", "8"]),
         ("engine.max_model_len", ["1", "-5"], ["2"]),
         ("engine.max_num_seqs", ["0"], ["1"]),
         ("engine.max_num_batched_tokens", ["0", "31"], ["32"]),
