@@ -8,7 +8,7 @@ from models.errors import CheckpointError
 
 
 class Fields:
-    """The fields of config.json, or of an object inside it. null counts as missing, as in the hub's own reader."""
+    """The fields of config.json, or of an object inside it. null counts as missing, but for `is_null`."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json: ") -> None:
         self._values = values
@@ -16,6 +16,10 @@ class Fields:
 
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
+
+    def is_null(self, name: str) -> bool:
+        """There and null: where that switches off what a missing field leaves on."""
+        return name in self._values and self._values[name] is None
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         """Raises CheckpointError where the field is no integer of at least `least`, or missing and without default."""
@@ -39,6 +43,19 @@ class Fields:
         if value <= 0:
             raise self.error(name, "a number above 0")
         return value
+
+    def cap(self, name: str, default: float | None) -> float | None:
+        """A number above zero; null is none, whatever the default."""
+        return None if self.is_null(name) or (default is None and name not in self) else self.positive(name, default)
+
+    def positives(self, name: str, *, count: int) -> list[float]:
+        """A list of `count` numbers above zero."""
+        values = self._values.get(name)
+        if not isinstance(values, list) or len(values) != count:
+            raise self.error(name, f"a list of {count} numbers above 0")
+        if not all(isinstance(value, int | float) and not isinstance(value, bool) and value > 0 for value in values):
+            raise self.error(name, f"a list of {count} numbers above 0")
+        return [float(value) for value in values]
 
     def boolean(self, name: str, default: bool) -> bool:
         value = self._values.get(name)

@@ -24,8 +24,23 @@ class Tensor:
     order: tuple[int, ...]  # of `split`'s dimensions in the leaf
     part: tuple[Any, ...] = ()  # an index into the leaf, after its layer; () is all of it
 
+    @property
+    def parts(self) -> tuple["Tensor", ...]:
+        return (self,)
 
-Tensors = dict[str, Tensor | None]  # None: may be in the file and is not needed
+
+@dataclass(frozen=True, slots=True)
+class FusedTensor:
+    """One of the checkpoint's tensors whose rows are those of several, one after another."""
+
+    parts: tuple[Tensor, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(part.shape[0] for part in self.parts), *self.parts[0].shape[1:])
+
+
+Tensors = dict[str, Tensor | FusedTensor | None]  # None: may be in the file and is not needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +70,25 @@ class Places:
     def grouped_qkv(self, prefix: str, leaf: str, *, bias: bool) -> Tensors:
         """q_proj, k_proj and v_proj in one layers.GroupedQKV [D, K, G + 2, C]."""
         g = self.sizes["G"]
-        table: Tensors = {
-            f"{prefix}q_proj.weight": self.put(f"{leaf}.weight", "(KGC)D -> DKGC", np.s_[:, :, :g]),
-            f"{prefix}k_proj.weight": self.put(f"{leaf}.weight", "(KC)D -> DKC", np.s_[:, :, g]),
-            f"{prefix}v_proj.weight": self.put(f"{leaf}.weight", "(KC)D -> DKC", np.s_[:, :, g + 1]),
-        }
+        names = [f"{prefix}{name}_proj.weight" for name in "qkv"]
+        table: Tensors = dict(zip(names, self._qkv_weights(leaf), strict=True))
         if bias:
             table[f"{prefix}q_proj.bias"] = self.put(f"{leaf}.bias", "(KGC) -> KGC", np.s_[:, :g])
             table[f"{prefix}k_proj.bias"] = self.put(f"{leaf}.bias", "(KC) -> KC", np.s_[:, g])
             table[f"{prefix}v_proj.bias"] = self.put(f"{leaf}.bias", "(KC) -> KC", np.s_[:, g + 1])
         return table
+
+    def fused_qkv(self, prefix: str, leaf: str) -> Tensors:
+        """The same from one qkv_proj."""
+        return {f"{prefix}qkv_proj.weight": FusedTensor(self._qkv_weights(leaf))}
+
+    def _qkv_weights(self, leaf: str) -> tuple[Tensor, Tensor, Tensor]:
+        g = self.sizes["G"]
+        return (
+            self.put(f"{leaf}.weight", "(KGC)D -> DKGC", np.s_[:, :, :g]),
+            self.put(f"{leaf}.weight", "(KC)D -> DKC", np.s_[:, :, g]),
+            self.put(f"{leaf}.weight", "(KC)D -> DKC", np.s_[:, :, g + 1]),
+        )
 
     def attention_output(self, prefix: str, leaf: str, *, bias: bool) -> Tensors:
         """o_proj in a layers.AttentionOutput [H, C, D]."""
@@ -85,3 +109,11 @@ class Places:
             table[f"{prefix}up_proj.bias"] = self.put(f"{leaf}.gate_up_bias", "F", (1,))
             table[f"{prefix}down_proj.bias"] = self.put(f"{leaf}.down_bias", "D")
         return table
+
+    def fused_gated_mlp(self, prefix: str, leaf: str) -> Tensors:
+        """The same from one gate_up_proj."""
+        gate, up = (self.put(f"{leaf}.gate_up", "FD -> DF", np.s_[:, i]) for i in range(2))
+        return {
+            f"{prefix}gate_up_proj.weight": FusedTensor((gate, up)),
+            f"{prefix}down_proj.weight": self.put(f"{leaf}.down", "DF -> FD"),
+        }

@@ -6,7 +6,7 @@ sharding/rules.py maps to mesh axes), and the fan-in that scales its random init
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -73,17 +73,51 @@ def contract(spec: str, x: Array, weight: Array) -> Array:
     return jnp.einsum(spec, x, weight, preferred_element_type=jnp.float32).astype(x.dtype)
 
 
+def over_rms(x: Array, eps: float, axes: int | tuple[int, ...] = -1) -> Array:
+    """x / rms(x) over `axes`, in float32 (Zhang and Sennrich, arXiv 1910.07467)."""
+    wide = x.astype(jnp.float32)
+    return wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=axes, keepdims=True) + eps)
+
+
+class Norm(Protocol):
+    """A class of norms over the last dimension."""
+
+    def __call__(
+        self, init: WeightInit, width: int, eps: float, axis: str | None = "model"
+    ) -> Callable[[Array], Array]: ...
+
+
 class RMSNorm(nnx.Module):
-    """x / rms(x) * scale, computed in float32 (Zhang and Sennrich, arXiv 1910.07467)."""
+    """x / rms(x) * scale."""
 
     def __init__(self, init: WeightInit, width: int, eps: float, axis: str | None = "model") -> None:
         self.scale = init.ones((width,), (axis,))
         self.eps = eps
 
     def __call__(self, x: Array) -> Array:  # [..., width]
-        wide = x.astype(jnp.float32)
-        normal = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
-        return normal.astype(x.dtype) * self.scale[...]
+        return over_rms(x, self.eps).astype(x.dtype) * self.scale[...]
+
+
+class OffsetRMSNorm(nnx.Module):
+    """x / rms(x) * (1 + scale): the weight is kept as its difference from 1, and applied before rounding."""
+
+    def __init__(self, init: WeightInit, width: int, eps: float, axis: str | None = "model") -> None:
+        self.scale = init.zeros((width,), (axis,))
+        self.eps = eps
+
+    def __call__(self, x: Array) -> Array:  # [..., width]
+        return (over_rms(x, self.eps) * (1 + self.scale[...].astype(jnp.float32))).astype(x.dtype)
+
+
+class AllHeadsRMSNorm(nnx.Module):
+    """x / rms(x) * scale over all heads of a token at once, applied before rounding."""
+
+    def __init__(self, init: WeightInit, heads: int, c: int, eps: float, axis: str) -> None:
+        self.scale = init.ones((heads, c), (axis, None))
+        self.eps = eps
+
+    def __call__(self, x: Array) -> Array:  # [T, heads, C]
+        return (over_rms(x, self.eps, (-2, -1)) * self.scale[...].astype(jnp.float32)).astype(x.dtype)
 
 
 class GroupedQKV(nnx.Module):
@@ -96,11 +130,12 @@ class GroupedQKV(nnx.Module):
         self.weight = init.weight((d, k, g + 2, c), ("model", "kv_heads", "queries_key_value", None), fan_in=d)
         self.bias = init.zeros((k, g + 2, c), ("kv_heads", "queries_key_value", None)) if bias else None
 
-    def __call__(self, x: Array) -> tuple[Array, Array, Array]:  # [T, D] -> [T, K, G, C], [T, K, C], [T, K, C]
+    def __call__(self, x: Array) -> tuple[Array, Array, Array]:  # [T, D] -> q [T, H, C], k [T, K, C], v [T, K, C]
         fused = contract("td,dkgc->tkgc", x, self.weight[...])
         if self.bias is not None:
             fused += self.bias[...]
-        return fused[:, :, :-2], fused[:, :, -2], fused[:, :, -1]
+        queries = fused[:, :, :-2]
+        return queries.reshape(x.shape[0], -1, fused.shape[-1]), fused[:, :, -2], fused[:, :, -1]
 
 
 class AttentionOutput(nnx.Module):
@@ -140,11 +175,13 @@ class GatedMLP(nnx.Module):
 class Embedding(nnx.Module):
     """Token vectors [V, D], and the logits where they are tied to the output."""
 
-    def __init__(self, init: WeightInit, v: int, d: int) -> None:
+    def __init__(self, init: WeightInit, v: int, d: int, scale: float | None = None) -> None:
         self.table = init.weight((v, d), ("vocab", "model"), fan_in=d)
+        self.scale = scale  # of the vectors, rounded to their dtype as where these models were trained
 
     def __call__(self, token_ids: Array) -> Array:  # [T] -> [T, D]
-        return self.table[...][token_ids]
+        x = self.table[...][token_ids]
+        return x if self.scale is None else x * jnp.asarray(self.scale, x.dtype)
 
     def logits(self, hidden: Array) -> Array:  # [N, D] -> [N, V]
         return jnp.einsum("nd,vd->nv", hidden, self.table[...], preferred_element_type=jnp.float32)

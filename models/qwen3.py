@@ -8,11 +8,12 @@ import jax
 from flax import nnx
 from jax import Array
 
+from models.decoder import Decoder, DecoderSizes, decoder_tensors, read_sizes
 from models.fields import Fields
 from models.hub import Places, Tensors
-from models.interface import Attend, Cache, LayerForm, ModelShape, walk_layers
-from models.layers import AttentionOutput, Embedding, GatedMLP, GroupedQKV, Head, RMSNorm, WeightInit
-from models.rope import Rope, read_rope
+from models.interface import Attend, Cache, LayerForm, ModelShape
+from models.layers import AttentionOutput, GatedMLP, GroupedQKV, RMSNorm, WeightInit
+from models.rope import AnyRope, Rotations, read_rope
 from pallas_kernels.ragged import AttentionOptions
 
 architectures = ("Qwen3ForCausalLM",)
@@ -20,18 +21,9 @@ architectures = ("Qwen3ForCausalLM",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qwen3Config:
-    vocab_size: int
-    d: int
-    f: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    eps: float
-    max_position: int
-    rope: Rope
-    tied: bool
-    attention_bias: bool = False
+    sizes: DecoderSizes
+    rope: AnyRope
+    attention_bias: bool
 
 
 def parse(config: dict[str, Any]) -> Qwen3Config:
@@ -40,98 +32,57 @@ def parse(config: dict[str, Any]) -> Qwen3Config:
     fields.require("hidden_act", "silu")
     # No released checkpoint slides. sliding_window and max_window_layers mean nothing unless this one is true.
     fields.require("use_sliding_window", False)
-    heads = fields.integer("num_attention_heads")
-    head_dim = fields.integer("head_dim", 128)
-    max_position = fields.integer("max_position_embeddings")
+    sizes = read_sizes(fields, head_dim=128)
     return Qwen3Config(
-        vocab_size=fields.integer("vocab_size"),
-        d=fields.integer("hidden_size"),
-        f=fields.integer("intermediate_size"),
-        layers=fields.integer("num_hidden_layers"),
-        heads=heads,
-        kv_heads=fields.kv_heads(heads),
-        head_dim=head_dim,
-        eps=fields.positive("rms_norm_eps", 1e-6),
-        max_position=max_position,
-        rope=read_rope(fields, head_dim, max_position),
-        tied=fields.boolean("tie_word_embeddings", False),
+        sizes=sizes,
+        rope=read_rope(fields, sizes.head_dim, sizes.max_position),
         attention_bias=fields.boolean("attention_bias", False),
     )
 
 
 def shape(config: Qwen3Config) -> ModelShape:
-    return ModelShape(
-        vocab_size=config.vocab_size,
-        num_layers=config.layers,
-        num_heads=config.heads,
-        num_kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        max_position=config.max_position,
-    )
+    return config.sizes.shape()
 
 
-def build(config: Qwen3Config, dtype: Any, seed: int | None = 0, *, layers: LayerForm = "stacked") -> "Qwen3":
+def build(config: Qwen3Config, dtype: Any, seed: int | None = 0, *, layers: LayerForm = "stacked") -> Decoder:
     """Random weights; without a seed, only their shapes."""
-    return Qwen3(config, WeightInit(dtype, seed, layers=layers))
+    return Decoder(WeightInit(dtype, seed, layers=layers), config.sizes, config.rope, partial(Block, config))
 
 
 class Block(nnx.Module):
     def __init__(self, config: Qwen3Config, init: WeightInit) -> None:
-        d, k, c = config.d, config.kv_heads, config.head_dim
-        self.attention_norm = RMSNorm(init, d, config.eps)
-        self.qkv = GroupedQKV(init, d, k, config.heads // k, c, bias=config.attention_bias)
-        self.q_norm = RMSNorm(init, c, config.eps, axis=None)
-        self.k_norm = RMSNorm(init, c, config.eps, axis=None)
-        self.output = AttentionOutput(init, config.heads, c, d, bias=config.attention_bias)
-        self.mlp_norm = RMSNorm(init, d, config.eps)
-        self.mlp = GatedMLP(init, d, config.f, jax.nn.silu)
+        s = config.sizes
+        self.attention_norm = RMSNorm(init, s.d, s.eps)
+        self.qkv = GroupedQKV(init, s.d, s.kv_heads, s.group, s.head_dim, bias=config.attention_bias)
+        self.q_norm = RMSNorm(init, s.head_dim, s.eps, axis=None)
+        self.k_norm = RMSNorm(init, s.head_dim, s.eps, axis=None)
+        self.output = AttentionOutput(init, s.heads, s.head_dim, s.d, bias=config.attention_bias)
+        self.mlp_norm = RMSNorm(init, s.d, s.eps)
+        self.mlp = GatedMLP(init, s.d, s.f, jax.nn.silu)
+        self.options = AttentionOptions(scale=s.head_dim**-0.5)
 
-
-class Qwen3(nnx.Module):
-    def __init__(self, config: Qwen3Config, init: WeightInit) -> None:
-        self.config = config
-        self.embedding = Embedding(init, config.vocab_size, config.d)
-        self.layers = init.layers(config.layers, partial(Block, config))
-        self.norm = RMSNorm(init, config.d, config.eps)
-        self.head = None if config.tied else Head(init, config.d, config.vocab_size)
-
-    def __call__(self, token_ids: Array, positions: Array, cache: Cache, attend: Attend) -> tuple[Array, Cache]:
-        """token_ids [T], positions [T] -> (hidden [T, D], cache)."""
-        options = AttentionOptions(scale=self.config.head_dim**-0.5)
-        rope = self.config.rope
-
-        def body(block: Block, carry: tuple[Array, Cache], layer: Array | int) -> tuple[Array, Cache]:
-            x, cache = carry
-            q, k, v = block.qkv(block.attention_norm(x))
-            q, k = rope(block.q_norm(q), positions), rope(block.k_norm(k), positions)
-            cache, out = attend(cache, layer, q.reshape(x.shape[0], -1, k.shape[-1]), k, v, options)
-            x += block.output(out)
-            return x + block.mlp(block.mlp_norm(x)), cache
-
-        x, cache = walk_layers(self.layers, (self.embedding(token_ids), cache), body)
-        return self.norm(x), cache
-
-    def logits(self, hidden: Array) -> Array:  # [N, D] -> [N, V] float32
-        return self.embedding.logits(hidden) if self.head is None else self.head(hidden)
+    def __call__(
+        self, x: Array, cache: Cache, layer: Array | int, rotations: Rotations, attend: Attend
+    ) -> tuple[Array, Cache]:
+        turn = rotations.of(layer)
+        q, k, v = self.qkv(self.attention_norm(x))
+        cache, out = attend(cache, layer, turn(self.q_norm(q)), turn(self.k_norm(k)), v, self.options)
+        x += self.output(out)
+        return x + self.mlp(self.mlp_norm(x)), cache
 
 
 def tensors(config: Qwen3Config) -> Tensors:
     """The hub's names for the weights above."""
-    h, k = config.heads, config.kv_heads
-    sizes = {"V": config.vocab_size, "D": config.d, "F": config.f, "H": h, "K": k, "G": h // k, "C": config.head_dim}
-    top = Places(sizes=sizes)
-    table: Tensors = {
-        "model.embed_tokens.weight": top.put("embedding.table", "VD"),
-        "model.norm.weight": top.put("norm.scale", "D"),
-        "lm_head.weight": None if config.tied else top.put("head.weight", "VD -> DV"),
-    }
-    for layer in range(config.layers):
-        at, block = f"model.layers.{layer}.", top.of_layer(layer)
-        table[f"{at}input_layernorm.weight"] = block.put("attention_norm.scale", "D")
-        table[f"{at}post_attention_layernorm.weight"] = block.put("mlp_norm.scale", "D")
-        table[f"{at}self_attn.q_norm.weight"] = block.put("q_norm.scale", "C")
-        table[f"{at}self_attn.k_norm.weight"] = block.put("k_norm.scale", "C")
-        table |= block.grouped_qkv(f"{at}self_attn.", "qkv", bias=config.attention_bias)
-        table |= block.attention_output(f"{at}self_attn.", "output", bias=config.attention_bias)
-        table |= block.gated_mlp(f"{at}mlp.", "mlp", bias=False)
-    return table
+
+    def of_block(at: str, block: Places) -> Tensors:
+        return {
+            f"{at}input_layernorm.weight": block.put("attention_norm.scale", "D"),
+            f"{at}post_attention_layernorm.weight": block.put("mlp_norm.scale", "D"),
+            f"{at}self_attn.q_norm.weight": block.put("q_norm.scale", "C"),
+            f"{at}self_attn.k_norm.weight": block.put("k_norm.scale", "C"),
+            **block.grouped_qkv(f"{at}self_attn.", "qkv", bias=config.attention_bias),
+            **block.attention_output(f"{at}self_attn.", "output", bias=config.attention_bias),
+            **block.gated_mlp(f"{at}mlp.", "mlp", bias=False),
+        }
+
+    return decoder_tensors(config.sizes, of_block)

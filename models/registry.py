@@ -1,20 +1,21 @@
 """Which family a checkpoint's config.json names."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from models import llama, qwen3
+from models import gemma2, gemma3, glm4, llama, mistral, olmo2, phi3, qwen2, qwen3
 from models.fields import Fields
 from models.interface import Family
 
-FAMILIES: tuple[Family, ...] = (llama, qwen3)
+FAMILIES: tuple[Family, ...] = (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, glm4)
 
 
-def family_of(config: dict[str, Any]) -> Family:
-    """The family that builds what config.json describes. Raises CheckpointError for one that is not known."""
+def family_of(config: dict[str, Any], families: Sequence[Family] = FAMILIES) -> Family:
+    """The one of `families` that builds what config.json describes. Raises CheckpointError where none does."""
     fields = Fields(config)
-    known = [name for family in FAMILIES for name in family.architectures]
+    known = [name for family in families for name in family.architectures]
     named = fields.strings("architectures")
-    for family in FAMILIES:
+    for family in families:
         if any(name in family.architectures for name in named):
             return family
     raise fields.error("architectures", f"one of {', '.join(known)}")

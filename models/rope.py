@@ -1,24 +1,53 @@
-"""Rotary positions (Su et al., arXiv 2104.09864), in the half-rotated form of hub checkpoints, and their scaling kinds.
+"""Rotary positions (Su et al., arXiv 2104.09864) and their scaling kinds.
 
 Every kind comes down to one vector of inverse frequencies [C/2] and one factor on the rotated vectors, both fixed when
 the program is traced. `rope_scaling` (or `rope_parameters`, its newer name) of config.json says which kind.
+
+    Rope          one for all layers
+    LayerRopes    one of several for each layer
+    LongRope      two, of which one is chosen when a model is loaded
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax import Array
 
 from models.fields import Fields
 
+LONGROPE = ("short_factor", "long_factor")
 FIELDS = (
     *("type", "rope_type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings"),
     *("low_freq_factor", "high_freq_factor"),  # llama3
     *("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),  # yarn
+    *LONGROPE,
 )
-KINDS = ("default", "linear", "dynamic", "yarn", "llama3")
+KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
+
+
+class Rotation(Protocol):
+    """Turns x [T, ..., C] by the positions of its tokens."""
+
+    def __call__(self, x: Array) -> Array: ...
+
+
+class Rotations(Protocol):
+    """What turns the heads of each layer."""
+
+    def of(self, layer: Array | int) -> Rotation: ...
+
+
+class AnyRope(Protocol):
+    """Any class of this file."""
+
+    def at(self, positions: Array) -> Rotations:
+        """positions [T]; computed once a step, for all layers."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,56 +56,194 @@ class Rope:
 
     inverse_frequencies: tuple[float, ...]  # rotary_dim / 2 of them
     factor: float = 1.0
+    interleaved: bool = False  # dimensions 2i and 2i + 1 turn together, not i and i + rotary_dim / 2
+
+    def at(self, positions: Array) -> "Turn":
+        angles = positions.astype(jnp.float32)[:, None] * jnp.asarray(self.inverse_frequencies, jnp.float32)
+        return Turn(jnp.cos(angles) * self.factor, jnp.sin(angles) * self.factor, self.interleaved)
 
     def __call__(self, x: Array, positions: Array) -> Array:  # [T, ..., C], [T] -> [T, ..., C]
-        angles = positions.astype(jnp.float32)[:, None] * jnp.asarray(self.inverse_frequencies, jnp.float32)
-        shape = (x.shape[0],) + (1,) * (x.ndim - 2) + (angles.shape[1],)
-        cos = (jnp.cos(angles) * self.factor).reshape(shape)
-        sin = (jnp.sin(angles) * self.factor).reshape(shape)
-        rotary = 2 * angles.shape[1]
-        first, second = jnp.split(x[..., :rotary].astype(jnp.float32), 2, axis=-1)
-        turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+        return self.at(positions)(x)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A rope at the positions of a step: a Rotation, the same of every layer."""
+
+    cos: Array  # [T, rotary_dim / 2] float32
+    sin: Array
+    interleaved: bool
+
+    def of(self, layer: Array | int) -> "Turn":
+        return self
+
+    def __call__(self, x: Array) -> Array:
+        shape = (x.shape[0],) + (1,) * (x.ndim - 2) + (self.cos.shape[1],)
+        cos, sin = self.cos.reshape(shape), self.sin.reshape(shape)
+        rotary = 2 * self.cos.shape[1]
+        wide = x[..., :rotary].astype(jnp.float32)
+        first, second = (wide[..., ::2], wide[..., 1::2]) if self.interleaved else jnp.split(wide, 2, axis=-1)
+        pair = [first * cos - second * sin, second * cos + first * sin]
+        turned = jnp.stack(pair, axis=-1).reshape(wide.shape) if self.interleaved else jnp.concatenate(pair, axis=-1)
+        turned = turned.astype(x.dtype)
         return turned if rotary == x.shape[-1] else jnp.concatenate([turned, x[..., rotary:]], axis=-1)
 
 
-def read_rope(fields: Fields, head_dim: int, max_position: int) -> Rope:
+@dataclass(frozen=True, slots=True)
+class LayerRopes:
+    """Several ropes of one width and form, and which of them each layer has."""
+
+    ropes: tuple[Rope, ...]
+    choice: tuple[int, ...]  # [L]
+
+    def at(self, positions: Array) -> "LayerTurns":
+        turns = [rope.at(positions) for rope in self.ropes]
+        cos, sin = jnp.stack([turn.cos for turn in turns]), jnp.stack([turn.sin for turn in turns])
+        return LayerTurns(cos, sin, turns[0].interleaved, self.choice)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTurns:
+    cos: Array  # [ropes, T, rotary_dim / 2] float32
+    sin: Array
+    interleaved: bool
+    choice: tuple[int, ...]
+
+    def of(self, layer: Array | int) -> Turn:
+        """A traced layer chooses on the device, so that a scanned block serves every layer."""
+        rope = self.choice[layer] if isinstance(layer, int) else jnp.asarray(self.choice)[layer]
+        return Turn(self.cos[rope], self.sin[rope], self.interleaved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongRope:
+    """One rope for sequences of up to `original` tokens, another for longer ones (Ding et al., arXiv 2402.13753).
+
+    A key lies in its page as it was turned, and a sequence that grows past `original` cannot turn its pages again; a
+    page shared by prefix would have to be of both kinds. So one rope serves a whole deployment, the one that is right
+    for its longest sequence: exact up to `original` where max_length ends there, and past `original` where it does not.
+    """
+
+    short: Rope
+    long: Rope
+    original: int
+    max_length: int  # of a sequence, prompt and output together
+
+    def at(self, positions: Array) -> Turn:
+        return (self.long if self.max_length > self.original else self.short).at(positions)
+
+
+def use_max_length(model: nnx.Module, max_length: int) -> None:
+    """Chooses the rope of a model that has a LongRope; decided once, at load."""
+    for _, module in nnx.iter_modules(model):
+        rope = getattr(module, "rope", None)
+        if isinstance(rope, LongRope):
+            module.rope = replace(rope, max_length=max_length)
+
+
+def read_rope(
+    fields: Fields,
+    head_dim: int,
+    max_position: int,
+    *,
+    theta: float = 10000.0,  # where config.json has none
+    share: float = 1.0,  # partial_rotary_factor, where config.json has none
+    interleaved: bool = False,
+) -> Rope | LongRope:
     """The rope that config.json describes, for heads of `head_dim`. Raises CheckpointError naming the field."""
-    scaling = fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling")
-    scaling.only(FIELDS)
-    theta = scaling.positive("rope_theta", fields.positive("rope_theta", 10000.0))
-    kind = scaling.string("rope_type", scaling.string("type", "default"))
-    rotary = _rotary_dim(fields, scaling, head_dim)
-    # In float32, as where these models were trained: a rounding more or less is 0.01 radian at position 10^5.
-    plain = np.float32(1) / np.float32(theta) ** (np.arange(0, rotary, 2, dtype=np.float32) / np.float32(rotary))
-    if kind == "default":
-        return _rope(plain)
-    if kind == "dynamic":
-        # It departs from the plain form only beyond max_position_embeddings, where the engine's window ends anyway.
-        return _rope(plain)
-    if kind == "linear":
-        return _rope(plain / scaling.positive("factor"))
-    # Some families keep this one field beside the others, and there it has precedence.
-    original = fields.positive(
-        "original_max_position_embeddings", scaling.positive("original_max_position_embeddings", max_position)
-    )
-    if kind == "llama3":
-        return _rope(_llama3(plain, original, scaling))
-    if kind == "yarn":
-        return _rope(*_yarn(plain, theta, original, max_position, scaling))
-    raise scaling.error("rope_type" if "rope_type" in scaling else "type", f"one of {', '.join(KINDS)}")
+    reader = _Reader(head_dim, max_position, theta, share, interleaved)
+    return reader.read(fields, fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling"))
 
 
-def _rotary_dim(fields: Fields, scaling: Fields, head_dim: int) -> int:
-    """How many of a head's dimensions turn."""
-    share = scaling.positive("partial_rotary_factor", fields.positive("partial_rotary_factor", 1.0))
-    rotary = int(head_dim * share)
-    if not 2 <= rotary <= head_dim or rotary % 2:
-        raise fields.error("partial_rotary_factor", f"a share of head_dim {head_dim} that is an even number")
-    return rotary
+def read_layer_ropes(
+    fields: Fields, head_dim: int, max_position: int, slides: Sequence[bool], *, theta: float, local_theta: float
+) -> LayerRopes:
+    """One rope for the layers that see everything and one for those that slide. Raises CheckpointError.
+
+    Newer files nest both in rope_parameters. In older ones every scaling is of the former, and the latter have
+    `rope_local_base_freq`.
+    """
+    reader, local_reader = (_Reader(head_dim, max_position, base) for base in (theta, local_theta))
+    if "rope_parameters" in fields:
+        nested = fields.section("rope_parameters")
+        nested.only(("full_attention", "sliding_attention"))
+        ropes = (
+            reader.read(fields, nested.section("full_attention")),
+            local_reader.read(fields, nested.section("sliding_attention")),
+        )
+    else:
+        local = _plain(fields.positive("rope_local_base_freq", local_theta), head_dim)
+        ropes = (reader.read(fields, fields.section("rope_scaling")), local_reader.ready(local))
+    everywhere, sliding = ropes
+    if isinstance(everywhere, LongRope) or isinstance(sliding, LongRope):
+        raise fields.error("rope_parameters", "without longrope where layers have ropes of their own")
+    return LayerRopes((everywhere, sliding), tuple(int(slide) for slide in slides))
 
 
-def _rope(frequencies: np.ndarray, factor: float = 1.0) -> Rope:
-    return Rope(inverse_frequencies=tuple(float(f) for f in frequencies.astype(np.float32)), factor=factor)
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    head_dim: int
+    max_position: int
+    theta: float
+    share: float = 1.0
+    interleaved: bool = False
+
+    def read(self, fields: Fields, scaling: Fields) -> Rope | LongRope:
+        scaling.only(FIELDS)
+        theta = scaling.positive("rope_theta", fields.positive("rope_theta", self.theta))
+        named = "rope_type" if "rope_type" in scaling else "type"
+        kind = scaling.string(named, "default")
+        kind = "longrope" if kind == "su" else kind  # its first name
+        for name in LONGROPE:
+            if name in scaling and kind != "longrope":
+                raise scaling.error(named, f"longrope, as {name} is there")
+        rotary = self._rotary_dim(fields, scaling)
+        plain = _plain(theta, rotary)
+        if kind == "default":
+            return self.ready(plain)
+        if kind == "dynamic":
+            # It departs from the plain form only beyond max_position_embeddings, where the engine's window ends anyway.
+            return self.ready(plain)
+        if kind == "linear":
+            return self.ready(plain / scaling.positive("factor"))
+        # Some families keep this one field beside the others, and there it has precedence.
+        original = fields.positive(
+            "original_max_position_embeddings",
+            scaling.positive("original_max_position_embeddings", self.max_position),
+        )
+        if kind == "llama3":
+            return self.ready(_llama3(plain, original, scaling))
+        if kind == "yarn":
+            return self.ready(*_yarn(plain, theta, original, self.max_position, scaling))
+        if kind == "longrope":
+            return self._longrope(plain, original, scaling)
+        raise scaling.error(named, f"one of {', '.join(KINDS)}")
+
+    def _rotary_dim(self, fields: Fields, scaling: Fields) -> int:
+        """How many of a head's dimensions turn."""
+        share = scaling.positive("partial_rotary_factor", fields.positive("partial_rotary_factor", self.share))
+        rotary = int(self.head_dim * share)
+        if not 2 <= rotary <= self.head_dim or rotary % 2:
+            raise fields.error("partial_rotary_factor", f"a share of head_dim {self.head_dim} that is an even number")
+        return rotary
+
+    def _longrope(self, plain: np.ndarray, original: float, scaling: Fields) -> LongRope:
+        stretch = scaling.positive("factor", self.max_position / original)
+        factor = math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0
+        factor = scaling.positive("attention_factor", factor)
+        short, long = (
+            self.ready(plain / np.float32(scaling.positives(name, count=len(plain))), factor) for name in LONGROPE
+        )
+        return LongRope(short=short, long=long, original=int(original), max_length=self.max_position)
+
+    def ready(self, frequencies: np.ndarray, factor: float = 1.0) -> Rope:
+        numbers = tuple(float(number) for number in frequencies.astype(np.float32))
+        return Rope(inverse_frequencies=numbers, factor=factor, interleaved=self.interleaved)
+
+
+def _plain(theta: float, rotary: int) -> np.ndarray:
+    """In float32, as where these models were trained: a rounding more or less is 0.01 radian at position 10^5."""
+    return np.float32(1) / np.float32(theta) ** (np.arange(0, rotary, 2, dtype=np.float32) / np.float32(rotary))
 
 
 def _llama3(plain: np.ndarray, original: float, scaling: Fields) -> np.ndarray:

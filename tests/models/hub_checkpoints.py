@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+import transformers
+from transformers import PreTrainedModel
 
 torch.set_num_threads(1)  # these models are too small to share out, and threads that wait for each other cost seconds
 
@@ -19,15 +20,15 @@ SMALL = {
     "num_key_value_heads": 2,
     "head_dim": 16,
     "max_position_embeddings": 256,
+    "pad_token_id": 0,
 }
 
 
-def llama(**fields: Any) -> PreTrainedModel:
-    return _with_random_weights(LlamaForCausalLM(LlamaConfig(**{**SMALL, **fields})))
-
-
-def qwen3(**fields: Any) -> PreTrainedModel:
-    return _with_random_weights(Qwen3ForCausalLM(Qwen3Config(**{**SMALL, **fields})))
+def model(architecture: str, **fields: Any) -> PreTrainedModel:
+    """With attention written out: the library's fused form leaves out soft caps."""
+    kind = getattr(transformers, architecture)
+    config = kind.config_class(**{**SMALL, **fields})
+    return _with_random_weights(kind._from_config(config, attn_implementation="eager"))
 
 
 def write(model: PreTrainedModel, directory: Path, *, max_shard_size: str = "5GB") -> Path:
@@ -66,7 +67,7 @@ def _with_random_weights(model: PreTrainedModel) -> PreTrainedModel:
             if name.endswith("bias"):
                 weight.copy_(0.3 * values)
             elif "norm" in name:
-                weight.copy_(1 + 0.3 * values)
+                weight.copy_(0.3 * values if "gemma" in model.config.model_type else 1 + 0.3 * values)
             else:
                 weight.copy_(values / math.sqrt(weight.shape[-1]))
     return model.float().eval()

@@ -115,7 +115,7 @@ def test_each_leaf_is_placed_by_its_axes(tmp_path: Path, form: LayerForm) -> Non
 
     checkpoint.load(tiny_checkpoint.write(tmp_path), jnp.float32, place=place, layers=form)
     lead = ((3,), ("layers",)) if form == "stacked" else ((), ())
-    assert ((*lead[0], 16, 2, 4, 4), (*lead[1], "model", "kv_heads", None, None)) in seen
+    assert ((*lead[0], 16, 2, 4, 4), (*lead[1], "model", "kv_heads", "queries_key_value", None)) in seen
     assert all(len(shape) == len(axes) for shape, axes in seen)
 
 

@@ -7,12 +7,13 @@ import pytest
 from flax import nnx
 
 from models import llama
+from models.decoder import Decoder
 from models.interface import LayerForm
 from tests.models.forward import dense_logits, dense_program
 from tests.models.tiny_checkpoint import CONFIG
 
 
-def small_llama(form: LayerForm, dtype: jnp.dtype) -> llama.Llama:
+def small_llama(form: LayerForm, dtype: jnp.dtype) -> Decoder:
     config = llama.parse({**CONFIG, "hidden_size": 128, "intermediate_size": 256, "head_dim": 32})
     return llama.build(config, dtype, layers=form)
 

@@ -1,6 +1,7 @@
 """A family over pages, in ragged steps, draws the tokens that the hub's own library draws."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import Array
-from transformers import PreTrainedModel
 
 from models import checkpoint
 from models.interface import Model, ModelShape
@@ -18,7 +18,15 @@ from tests.models import hub_checkpoints
 from tests.pallas_kernels.ragged_sequences import PagedSequence, PagedSequences
 
 TOKENS, ROWS, PAGE_SIZE, NUM_PAGES, WIDTH = 32, 4, 8, 64, 16
-PROMPTS, NEW = (45, 1, 23), 24  # tokens
+PROMPTS, NEW = (45, 1, 23), 24  # tokens; all end past the windows and the boundary below
+
+GEMMA = {"query_pre_attn_scalar": 24, "sliding_window": 11, "num_hidden_layers": 3}
+SHORT_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0 + 0.1 * i for i in range(8)],
+    "long_factor": [1.5 + 1.3 * i for i in range(8)],
+}
 
 
 class PagedModel:
@@ -69,15 +77,23 @@ class PagedModel:
 
 
 @pytest.mark.parametrize(
-    "theirs",
+    ("architecture", "fields"),
     [
-        pytest.param(lambda: hub_checkpoints.llama(attention_bias=True), id="llama"),
-        pytest.param(lambda: hub_checkpoints.qwen3(num_attention_heads=8, tie_word_embeddings=True), id="qwen3"),
+        ("LlamaForCausalLM", {"attention_bias": True}),
+        ("Qwen3ForCausalLM", {"num_attention_heads": 8, "tie_word_embeddings": True}),
+        ("MistralForCausalLM", {"sliding_window": 11}),
+        ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+        ("Gemma2ForCausalLM", {**GEMMA, "attn_logit_softcapping": 1.5}),
+        ("Gemma3ForCausalLM", {**GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+        ("Phi3ForCausalLM", {"rope_parameters": SHORT_LONG, "original_max_position_embeddings": 20}),
+        ("Olmo3ForCausalLM", {"num_hidden_layers": 4, "sliding_window": 11}),
+        ("Glm4ForCausalLM", {}),
     ],
 )
-def test_chunked_prefill_among_decoding_sequences_gives_the_hubs_logits(tmp_path: Path, theirs: object) -> None:
-    assert callable(theirs)
-    reference: PreTrainedModel = theirs()
+def test_chunked_prefill_among_decoding_sequences_gives_the_hubs_logits(
+    tmp_path: Path, architecture: str, fields: dict[str, Any]
+) -> None:
+    reference = hub_checkpoints.model(architecture, **fields)
     model, shape, _ = checkpoint.load(hub_checkpoints.write(reference, tmp_path), jnp.float32)
     paged = PagedModel(model, shape)
     random = np.random.default_rng(9)

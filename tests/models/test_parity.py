@@ -12,50 +12,153 @@ from tests.models import hub_checkpoints
 from tests.models.forward import dense_logits
 
 PROMPT, GREEDY = 16, 64
+LENGTH = PROMPT + GREEDY  # past every window and every rope's boundary below
 TOLERANCE = 2e-5  # of the largest logit
 
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
-LLAMAS: dict[str, dict[str, Any]] = {
-    "one KV head a query head": {"num_key_value_heads": 4},
-    "two query heads a KV head": {"vocab_size": 1003},
-    "four": {"num_attention_heads": 8, "num_key_value_heads": 2},
-    "eight": {"num_attention_heads": 16, "num_key_value_heads": 2, "hidden_size": 128},
-    "one KV head": {"num_key_value_heads": 1},
-    "tied": {"tie_word_embeddings": True},
-    "biases": {"attention_bias": True, "mlp_bias": True},
-    "heads wider than the model": {"head_dim": 40},
-    "linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0}},
-    "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}},
-    "llama3": {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 32, "rope_theta": 5e5}},
-    "yarn": {"rope_parameters": {**YARN, "rope_theta": 10000.0}},
+SHORT_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0 + 0.1 * i for i in range(8)],
+    "long_factor": [1.5 + 1.3 * i for i in range(8)],
 }
-QWEN3S: dict[str, dict[str, Any]] = {
-    "one KV head a query head": {"num_key_value_heads": 4},
-    "two query heads a KV head, tied": {"tie_word_embeddings": True, "vocab_size": 1003},
-    "eight, biases": {"num_attention_heads": 8, "num_key_value_heads": 1, "attention_bias": True},
-    "four, heads wider than the model, yarn": {
-        "num_attention_heads": 8,
-        "head_dim": 32,
-        "rope_parameters": {**YARN, "rope_theta": 1e6},
+TWO_ROPES = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+GEMMA = {"query_pre_attn_scalar": 24, "sliding_window": 11, "num_hidden_layers": 3}
+
+CASES: dict[str, dict[str, dict[str, Any]]] = {
+    "LlamaForCausalLM": {
+        "one KV head a query head": {"num_key_value_heads": 4},
+        "two query heads a KV head": {"vocab_size": 1003},
+        "four": {"num_attention_heads": 8, "num_key_value_heads": 2},
+        "eight": {"num_attention_heads": 16, "num_key_value_heads": 2, "hidden_size": 128},
+        "one KV head": {"num_key_value_heads": 1},
+        "tied": {"tie_word_embeddings": True},
+        "biases": {"attention_bias": True, "mlp_bias": True},
+        "heads wider than the model": {"head_dim": 40},
+        "linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0}},
+        "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}},
+        "llama3": {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 32, "rope_theta": 5e5}},
+        "yarn": {"rope_parameters": {**YARN, "rope_theta": 10000.0}},
+    },
+    "Qwen3ForCausalLM": {
+        "one KV head a query head": {"num_key_value_heads": 4},
+        "two query heads a KV head, tied": {"tie_word_embeddings": True, "vocab_size": 1003},
+        "eight, biases": {"num_attention_heads": 8, "num_key_value_heads": 1, "attention_bias": True},
+        "four, heads wider than the model, yarn": {
+            "num_attention_heads": 8,
+            "head_dim": 32,
+            "rope_parameters": {**YARN, "rope_theta": 1e6},
+        },
+    },
+    "MistralForCausalLM": {
+        "a window": {"sliding_window": 11},
+        "a window of one page's edge, four query heads a KV head": {"sliding_window": 16, "num_attention_heads": 8},
+        "no window, wide heads, tied": {"sliding_window": None, "head_dim": 24, "tie_word_embeddings": True},
+    },
+    "Qwen2ForCausalLM": {
+        "all layers see everything": {"num_key_value_heads": 1},
+        "tied, yarn": {"tie_word_embeddings": True, "rope_parameters": {**YARN, "rope_theta": 1e6}},
+        "the upper layers slide": {
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "max_window_layers": 1,
+            "num_hidden_layers": 3,
+        },
+    },
+    "Gemma2ForCausalLM": {
+        "caps and every other layer slides": GEMMA,
+        "caps that bite, biases": {
+            **GEMMA,
+            "attn_logit_softcapping": 1.5,
+            "final_logit_softcapping": 2.0,
+            "attention_bias": True,
+        },
+        "no caps, layers by name": {
+            **GEMMA,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "num_key_value_heads": 4,
+        },
+    },
+    "Gemma3ForCausalLM": {
+        "two ropes": {**GEMMA, "sliding_window_pattern": 3, "rope_parameters": TWO_ROPES},
+        "one KV head, a cap on logits": {
+            **GEMMA,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "num_key_value_heads": 1,
+            "final_logit_softcapping": 2.0,
+        },
+        "all layers slide, biases": {**GEMMA, "attention_bias": True},
+    },
+    "Phi3ForCausalLM": {
+        "a window, one KV head a query head": {"sliding_window": 11, "num_key_value_heads": 4},
+        "part of a head turns, tied": {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75},
+            "tie_word_embeddings": True,
+        },
+        "sequences up to the boundary": {
+            "rope_parameters": SHORT_LONG,
+            "original_max_position_embeddings": LENGTH,
+        },
+        "sequences past the boundary": {
+            "rope_parameters": SHORT_LONG,
+            "original_max_position_embeddings": PROMPT - 1,
+        },
+        "past the boundary, part of a head turns": {
+            "rope_parameters": {
+                **SHORT_LONG,
+                "partial_rotary_factor": 0.75,
+                "short_factor": SHORT_LONG["short_factor"][:6],
+                "long_factor": SHORT_LONG["long_factor"][:6],
+            },
+            "original_max_position_embeddings": PROMPT - 1,
+        },
+    },
+    "Olmo2ForCausalLM": {
+        "one KV head a query head": {"num_key_value_heads": 4},
+        "two, biases, tied": {"attention_bias": True, "tie_word_embeddings": True},
+    },
+    "Olmo3ForCausalLM": {
+        "three of four layers slide, yarn on the fourth": {
+            "num_hidden_layers": 4,
+            "sliding_window": 11,
+            "rope_parameters": {
+                "full_attention": {**YARN, "rope_theta": 5e5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+            },
+        },
+    },
+    "GlmForCausalLM": {"half of a head turns": {}},
+    "Glm4ForCausalLM": {
+        "half of a head turns": {},
+        "a whole head, no biases, tied": {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0},
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "num_key_value_heads": 1,
+        },
     },
 }
 
 
-@pytest.mark.parametrize("fields", LLAMAS.values(), ids=LLAMAS.keys())
-def test_llama_agrees_with_the_hub(tmp_path: Path, fields: dict[str, Any]) -> None:
-    assert_parity(hub_checkpoints.llama(**fields), tmp_path)
-
-
-@pytest.mark.parametrize("fields", QWEN3S.values(), ids=QWEN3S.keys())
-def test_qwen3_agrees_with_the_hub(tmp_path: Path, fields: dict[str, Any]) -> None:
-    assert_parity(hub_checkpoints.qwen3(**fields), tmp_path)
-
-
-def assert_parity(theirs: Any, directory: Path) -> None:
-    hub_checkpoints.write(theirs, directory)
-    model, shape, _ = checkpoint.load(directory, jnp.float32, layers="list")
+@pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [
+        pytest.param(architecture, fields, id=f"{architecture}, {name}")
+        for architecture, cases in CASES.items()
+        for name, fields in cases.items()
+    ],
+)
+def test_a_family_agrees_with_the_hub(tmp_path: Path, architecture: str, fields: dict[str, Any]) -> None:
+    theirs = hub_checkpoints.model(architecture, **fields)
+    hub_checkpoints.write(theirs, tmp_path)
+    model, shape, _ = checkpoint.load(tmp_path, jnp.float32, layers="list", max_length=LENGTH)
     assert shape.vocab_size == theirs.config.vocab_size
     prompt = np.random.default_rng(5).integers(0, shape.vocab_size, PROMPT)
     tokens = hub_checkpoints.greedy(theirs, prompt, GREEDY)
