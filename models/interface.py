@@ -68,6 +68,9 @@ class ModelShape:
     num_kv_heads: int
     head_dim: int
     max_position: int  # tokens the checkpoint was made for
+    value_dim: int | None = None  # latent attention: pages hold one row of head_dim a position, with the value in it
+    experts: int = 0  # of a layer that routes
+    experts_per_token: int = 0
 
 
 class Family(Protocol):
