@@ -39,6 +39,7 @@ LOWEST = -1e30  # the maximum of a row that saw nothing yet: finite, so that its
 LOG2_E = math.log2(math.e)
 HEAD_DIMS = (64, 80, 96, 128, 192, 256)
 PAGE_SIZES = (16, 32, 64, 128, 256)
+PAGE_DTYPES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.int8), jnp.dtype(jnp.float8_e4m3fn))
 ATTENDING = 2  # warpgroups that attend; the next one fetches
 
 # The columns of the work list.
@@ -56,7 +57,7 @@ class BlockSizes:
     keys: int  # keys of one block: one step of the online softmax
     units: int  # slots of the ring; a slot holds K or V of one block
     raw_units: int = 0  # slots of the ring that 8-bit pages land in
-    attending_registers: int = 232
+    attending_registers: int = 232  # of a thread; multiples of 8
     fetching_registers: int = 40
     programs: int = STREAMING_MULTIPROCESSORS
 
@@ -68,36 +69,43 @@ class BlockSizes:
         kv_heads = values.shape[3] // 2
         # Folding heads fills the tiles of short chunks, and costs a transposition of q and of the output.
         folded = kv_heads == 1 or tokens <= TILE // 2 * sequences
-        keys = 128 if head_dim <= 128 else 64
-        raw_units = 2 if isinstance(pool, QuantizedPages) else 0
+        quantized = isinstance(pool, QuantizedPages)
+        keys = ROWS if head_dim < 128 or (head_dim == 128 and not quantized) else TILE
+        raw_units = 2 if quantized else 0
         left = SHARED_MEMORY - BARRIERS - ROWS * head_dim * 2 - _staged_bytes(head_dim) - raw_units * keys * head_dim
+        # Together 504 = 3 * 168, what the program starts with; the attending warpgroups need most at 256.
+        fetching = (72 if head_dim == 256 else 88) if quantized else 40
         return BlockSizes(
             heads=heads // kv_heads if folded else 1,
             keys=keys,
             units=min(left // (keys * head_dim * 2), 8),
             raw_units=raw_units,
+            attending_registers=(504 - fetching) // 2,
+            fetching_registers=fetching,
         )
 
 
-def refusal(options: AttentionOptions, heads: int, head_dim: int, pool: Pool) -> str | None:
-    """Why this body cannot serve such a model: a sentence, or None if it can."""
-    values = pool.values if isinstance(pool, QuantizedPages) else pool
-    _, _, page_size, kv_rows, _ = values.shape
+def refusal(
+    options: AttentionOptions, *, heads: int, kv_heads: int, head_dim: int, page_size: int, page_dtype: Any
+) -> str | None:
+    """Why this kernel cannot serve attention of that shape, as a sentence; None where it can."""
+    page_dtype = jnp.dtype(page_dtype)
     if options.chunked:
-        return "the GPU prefill kernel has no chunked window; the reference body has"
+        return "the GPU prefill kernel has no chunked window: it is for the reference body"
     if options.value_dim is not None:
         return "the GPU prefill kernel keeps K and V in rows of their own: value_dim is for the reference body"
+    if options.scale <= 0:
+        return f"the GPU prefill kernel takes a scale above 0, not {options.scale}: it finds maxima before it scales"
+    if page_dtype not in PAGE_DTYPES:
+        names = ", ".join(dtype.name for dtype in PAGE_DTYPES)
+        return f"the GPU prefill kernel takes pages of {names}, not {page_dtype.name}"
     if head_dim not in HEAD_DIMS:
         return f"the GPU prefill kernel takes head sizes {HEAD_DIMS}, not {head_dim}"
     if page_size not in PAGE_SIZES:
         return f"the GPU prefill kernel takes pages of {PAGE_SIZES} positions, not {page_size}"
-    if kv_rows < 2 or kv_rows % 2 or heads % (kv_rows // 2):
-        return f"{heads} query heads do not share {kv_rows / 2:g} KV heads evenly"
-    if not isinstance(pool, QuantizedPages):
-        return None if values.dtype == jnp.bfloat16 else f"the GPU prefill kernel takes no pages of {values.dtype}"
-    if values.dtype not in (jnp.int8, jnp.float8_e4m3fn):
-        return f"the GPU prefill kernel takes 8-bit pages of int8 or float8_e4m3fn, not {values.dtype}"
-    if page_size < TILE:
+    if kv_heads < 1 or heads % kv_heads:
+        return f"{heads} query heads do not share {kv_heads} KV heads evenly"
+    if page_dtype.itemsize == 1 and page_size < TILE:
         return f"the GPU prefill kernel takes 8-bit pages of {TILE} positions or more, not {page_size}"
     return None
 
@@ -115,7 +123,16 @@ def prefill(
 ) -> Array:  # [T, H, C]; rows of tokens that are in no prefill chunk hold anything
     """Attention of the sequences after num_decode. Raises ValueError for what `refusal` names."""
     tokens, heads, head_dim = q.shape
-    reason = refusal(options, heads, head_dim, pool)
+    values = pool.values if isinstance(pool, QuantizedPages) else pool
+    _, _, page_size, kv_rows, _ = values.shape
+    reason = refusal(
+        options,
+        heads=heads,
+        kv_heads=kv_rows // 2,
+        head_dim=head_dim,
+        page_size=page_size,
+        page_dtype=values.dtype,
+    )
     if q.dtype != jnp.bfloat16:
         reason = f"the GPU prefill kernel takes queries in bfloat16, not {q.dtype}"
     if reason is not None:
@@ -128,7 +145,7 @@ def prefill(
         "count": count,
         "table": batch.page_table,
         "layer": jnp.asarray(layer, jnp.int32).reshape(1),
-        "values": pool.values if isinstance(pool, QuantizedPages) else pool,
+        "values": values,
     }
     if isinstance(pool, QuantizedPages):
         operands["scales"] = pool.scales
@@ -196,7 +213,7 @@ def _cdiv(a: Any, b: int) -> Any:
 
 
 def _staged_columns(head_dim: int) -> int:
-    return 64 if head_dim % 64 == 0 else head_dim
+    return head_dim if head_dim <= 128 else head_dim // 2
 
 
 def _staged_bytes(head_dim: int) -> int:
@@ -336,13 +353,12 @@ class _Prefill:
             plgpu.set_max_registers(self.blocks.fetching_registers, action="decrease")
             fetch = self.convert if self.quantized else self.fetch
             units = self.for_each_item(refs, lambda index, unit: fetch(refs, self.item(refs, index), unit))
-            # The last release of each slot is waited for too: a barrier with an unseen phase would end the next
-            # wait on it too early.
-            for slot in range(self.blocks.units):
-                pl.when(slot < units)(lambda slot=slot: plgpu.barrier_wait(refs.free.at[slot]))
+            # A warpgroup that waits on a barrier has to see all of its phases, so the last release of each slot too.
+            used = jnp.minimum(units, self.blocks.units)
+            lax.fori_loop(0, used, lambda slot, _: plgpu.barrier_wait(refs.free.at[slot]), None)
 
     def for_each_item(self, refs: _Refs, work: Callable[[Array, Array], None]) -> Array:
-        """Runs `work` with the index of each item of this program and the units of K and V before it. Returns the units of all.
+        """Runs `work` with the index of each item of this program and the units before it. Returns the units of all.
 
         The rounds go to and fro over the programs: who had the longest item of one round has the shortest of the next.
         """
@@ -375,13 +391,12 @@ class _Prefill:
         first = warpgroup * TILE
         plgpu.copy_gmem_to_smem(self.rows_of(refs.q, item, first, TILE), queries, refs.queries_ready.at[warpgroup])
         plgpu.barrier_wait(refs.queries_ready.at[warpgroup])
-        scaled = item.scaled + first
+        scaled, shift = item.scaled + first, unit - 2 * item.begin
         carry = self.empty(refs, item, scaled)
         pl.when(warpgroup == 1)(lambda: self.take_turns(refs))
 
         def step(block: Array, carry: Carry, *, masked: bool) -> Carry:
-            at = unit + 2 * (block - item.begin)
-            return self.attend_block(refs, queries, block, at, scaled, carry, masked=masked)
+            return self.attend_block(refs, queries, block, shift + 2 * block, scaled, carry, masked=masked)
 
         # Only the blocks on the edges of what the tile sees are masked.
         heads, keys = self.blocks.heads, self.blocks.keys
@@ -456,15 +471,15 @@ class _Prefill:
         return output, new_maximum, total
 
     def mask(self, refs: _Refs, scores: Array, block: Array, scaled: Array) -> Array:
-        heads, keys = self.blocks.heads, self.blocks.keys
-        row = plgpu.broadcasted_iota(jnp.int32, scores.shape, 0, layout=plgpu.Layout.WGMMA)
-        key = plgpu.broadcasted_iota(jnp.int32, scores.shape, 1, layout=plgpu.Layout.WGMMA)
-        ahead = key * heads - row  # grows along a row of scores; what a row sees lies between two bounds
-        visible = ahead <= scaled - block * keys * heads
+        heads, rows = self.blocks.heads, plgpu.Layout.WGMMA.reduce(1)
+        key = plgpu.broadcasted_iota(jnp.int32, scores.shape, 1, layout=plgpu.Layout.WGMMA) * heads
+        # Of the block's keys, times heads, those up to the bound are visible. One bound a row: registers are scarce.
+        bound = plgpu.broadcasted_iota(jnp.int32, (TILE,), 0, layout=rows) + (scaled - block * self.blocks.keys * heads)
+        visible = key <= lax.broadcast_in_dim(bound, scores.shape, [0])
         if self.windowed:
-            # At most so much that it hides nothing, and sums do not overflow.
+            # A window that hides nothing of the tile is cut to its size, or the product would overflow.
             window = jnp.minimum(refs.ins["window"][0], lax.div(scaled + TILE, heads) + 1)
-            visible &= ahead > scaled - (block * keys + window) * heads
+            visible &= key > lax.broadcast_in_dim(bound - window * heads, scores.shape, [0])
         return jnp.where(visible, scores, -jnp.inf)
 
     def rows_of(self, ref: Ref, item: _Item, first: Array, count: int) -> Ref:
@@ -474,32 +489,37 @@ class _Prefill:
 
     def store(self, refs: _Refs, item: _Item, first: Array, output: Array, warpgroup: Array) -> None:
         """The rows that are the item's own: those that follow belong to the next sequence."""
-        count = item.count - first
+        count = jnp.minimum(item.count - first, TILE)
+        direct = self.head_dim < 256  # at 256 the registers for both ways are not there
 
-        @pl.when(count >= TILE)
-        def _() -> None:
-            queries = refs.queries.at[warpgroup]
-            queries[...] = output
+        if direct:
+            pl.when(count == TILE)(lambda: self.store_tile(refs, item, first, output, warpgroup))
+        pl.when((count > 0) & (count < TILE) if direct else count > 0)(
+            lambda: self.store_rows(refs, item, first, count, output, warpgroup)
+        )
+
+    def store_tile(self, refs: _Refs, item: _Item, first: Array, output: Array, warpgroup: Array) -> None:
+        queries = refs.queries.at[warpgroup]
+        queries[...] = output
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(queries, self.rows_of(refs.out, item, first, TILE))
+        plgpu.wait_smem_to_gmem(0)
+
+    def store_rows(self, refs: _Refs, item: _Item, first: Array, count: Array, output: Array, warpgroup: Array) -> None:
+        """Any count is a sum of powers of two. Swizzled rows go by eights, so these pass through plain ones."""
+        staged, columns = refs.staged.at[warpgroup], _staged_columns(self.head_dim)
+        for column in range(0, self.head_dim, columns):
+            staged[...] = output[:, column : column + columns]
             plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(queries, self.rows_of(refs.out, item, first, TILE))
+            for size in (64, 32, 16, 8, 4, 2, 1):
+                at = lax.div(count, 2 * size) * (2 * size)
+                to = self.rows_of(refs.out, item, first + at, size).at[:, pl.ds(column, columns)]
+
+                @pl.when(lax.rem(lax.div(count, size), 2) == 1)
+                def _(at: Array = at, to: Ref = to, size: int = size) -> None:
+                    plgpu.copy_smem_to_gmem(staged.at[pl.ds(at, size)], to)
+
             plgpu.wait_smem_to_gmem(0)
-
-        @pl.when((count > 0) & (count < TILE))
-        def _() -> None:
-            # Any count is a sum of powers of two. Swizzled rows go by eights, so these pass through plain ones.
-            staged, columns = refs.staged.at[warpgroup], _staged_columns(self.head_dim)
-            for column in range(0, self.head_dim, columns):
-                staged[...] = output[:, column : column + columns]
-                plgpu.commit_smem()
-                for size in (32, 16, 8, 4, 2, 1):
-                    at = lax.div(count, 2 * size) * (2 * size)
-                    to = self.rows_of(refs.out, item, first + at, size).at[:, pl.ds(column, columns)]
-
-                    @pl.when(lax.rem(lax.div(count, size), 2) == 1)
-                    def _(at: Array = at, to: Ref = to, size: int = size) -> None:
-                        plgpu.copy_smem_to_gmem(staged.at[pl.ds(at, size)], to)
-
-                plgpu.wait_smem_to_gmem(0)
 
     # The fetching warpgroup.
 
