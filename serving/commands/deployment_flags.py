@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import get_args
 
 from serving.commands.argument_types import count, listed, port
-from serving.config import Deployment, Dtype, EngineConfig, ModelConfig, ServerConfig, check_limits, load_deployment
+from serving.config import (
+    Deployment,
+    Dtype,
+    EngineConfig,
+    ModelConfig,
+    ServerConfig,
+    check_limits,
+    load_deployment,
+    load_mesh,
+)
 from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
 
@@ -28,6 +37,9 @@ def add_deployment_flags(parser: argparse.ArgumentParser, *, server: bool) -> No
     group.add_argument("--max-model-len", type=count, metavar="N", help="tokens, prompt and output together")
     group.add_argument("--max-num-seqs", type=count, metavar="N", help="streams that run at once")
     group.add_argument("--max-num-batched-tokens", type=count, metavar="N", help="tokens of one step")
+    group.add_argument(
+        "--mesh", type=Path, metavar="FILE", help="devices to split the model over, as in configs/meshes"
+    )
     if server:
         group.add_argument("--host", help="the address to listen on")
         group.add_argument("--port", type=port, metavar="N", help="the port to listen on; 0: any free one")
@@ -53,6 +65,8 @@ def deployment_from(args: argparse.Namespace) -> Deployment:
         server=dataclasses.replace(deployment.server, **_given(args, _SERVER_FLAGS)),
         **_given(args, _PROCESS_FLAGS),
     )
+    if args.mesh is not None:
+        deployment = dataclasses.replace(deployment, mesh=load_mesh(args.mesh))
     check_limits(deployment, "the command line")
     return deployment
 
@@ -60,7 +74,7 @@ def deployment_from(args: argparse.Namespace) -> Deployment:
 def deployment_arguments(args: argparse.Namespace) -> list[str]:
     """The same flags again, for a child process."""
     arguments = [] if args.deployment is None else [args.deployment]
-    names = ("model", "served_model_name", *_MODEL_FLAGS, *_ENGINE_FLAGS, *_SERVER_FLAGS, *_PROCESS_FLAGS)
+    names = ("model", "served_model_name", "mesh", *_MODEL_FLAGS, *_ENGINE_FLAGS, *_SERVER_FLAGS, *_PROCESS_FLAGS)
     for name, value in _given(args, names).items():
         text = ",".join(value) if isinstance(value, tuple) else value
         arguments += [f"--{name.replace('_', '-')}={text}"]

@@ -1,20 +1,24 @@
 """A deployment's model on this process's devices: which types, which buckets, how many pages."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
-from models.interface import ModelShape
+from models.interface import LayerForm
 from pallas_kernels.dispatch import attention_body
 from serving.config import Deployment, EngineConfig
 from serving.engine.executor import Executor, ExecutorLimits
+from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.errors import CheckpointError, ConfigError
+from sharding.mesh import MeshError, make_mesh
+from sharding.params import placement_of
 
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 SMALL_BUCKETS = (1, 8)
@@ -28,14 +32,22 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
     on_cpu = jax.default_backend() == "cpu"
     keep_compilations(deployment.engine.compilation_cache)
     dtype = jnp.dtype(deployment.model.dtype or ("float32" if on_cpu else "bfloat16"))
+    # A scan over stacked layers would copy each layer's weights out of the stack on a CPU.
+    layers: LayerForm = "list" if on_cpu else "stacked"
     try:
+        mesh = make_mesh(dataclasses.asdict(deployment.mesh))
+        planned, shape, _ = checkpoints.abstract(deployment.model.checkpoint, dtype, layers=layers)
+        placement = placement_of(mesh, shape.num_heads, shape.num_kv_heads)
+        placement.abstract(nnx.state(planned))  # refuses what cannot be split, before any weight is read
         model, shape, _ = checkpoints.load(
             deployment.model.checkpoint,
             dtype,
-            # A scan over stacked layers would copy each layer's weights out of the stack on a CPU.
-            layers="list" if on_cpu else "stacked",
+            layers=layers,
+            place=placement.place,
             progress=lambda done, total: report("loading weights", done, total),
         )
+    except MeshError as error:
+        raise ConfigError(f"mesh: {error}", param="mesh") from error
     except ModelCheckpointError as error:
         raise CheckpointError(str(error)) from error
     # XLA's CPU scatter takes a bfloat16 pool through float32, all of it, at every step: pages stay float32 there.
@@ -45,17 +57,20 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
         max_num_seqs=engine.max_num_seqs,
         max_model_len=max_model_len,
         page_size=engine.page_size,
-        num_pages=page_count(engine, shape, cache_dtype, max_model_len),
+        num_pages=1,
         # One row of a bfloat16 product is ten times slower on a CPU than eight.
         token_buckets=token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1),
     )
+    body = attention_body("reference")
+    page = pool_on_mesh(body, pool_spec(shape, limits, cache_dtype, mesh), mesh)
     return Executor(
         model,
         shape,
-        limits,
-        attention_body("reference"),
+        dataclasses.replace(limits, num_pages=page_count(engine, bytes_on_a_device(page), max_model_len)),
+        body,
         cache_dtype,
         progress=lambda done, total: report("compiling programs", done, total),
+        mesh=mesh,
     )
 
 
@@ -98,9 +113,11 @@ def token_buckets(engine: EngineConfig, smallest: int) -> tuple[int, ...]:
     return tuple(sorted({max(size, smallest) for size in sizes if max(size, smallest) <= budget} | {budget}))
 
 
-def page_count(engine: EngineConfig, shape: ModelShape, cache_dtype: Any, max_model_len: int) -> int:
-    """Pages that fit cache_bytes, or the number given. Raises ConfigError where one full sequence does not fit."""
-    page_bytes = 2 * shape.num_layers * engine.page_size * shape.num_kv_heads * shape.head_dim * cache_dtype.itemsize
+def page_count(engine: EngineConfig, page_bytes: int, max_model_len: int) -> int:
+    """Pages that fit cache_bytes on each device, or the number given. page_bytes are those of a page on one device.
+
+    Raises ConfigError where one full sequence does not fit.
+    """
     pages = engine.num_pages or engine.cache_bytes // page_bytes
     needed = -(-max_model_len // engine.page_size)
     if pages < needed:

@@ -17,18 +17,16 @@ from jax.sharding import Mesh
 
 from models.interface import Model, ModelShape
 from pallas_kernels.dispatch import AttentionBody
-from pallas_kernels.ragged import PoolSpec
 from serving.engine import steps
 from serving.engine.batch import BatchPacker, PackedBatch, needs_row
 from serving.engine.limits import ExecutorLimits
-from serving.engine.placement import attention_on_mesh, pool_on_mesh
+from serving.engine.placement import attention_on_mesh, pool_on_mesh, pool_spec
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
 from serving.engine.programs import Progress, compile_programs
 from serving.engine.request import TokenLogprobs
 from serving.engine.sampler_rows import admission_arrays, init_rows
 from serving.engine.scores import ScoredTokens
 from sharding.mesh import everywhere, one_device
-from sharding.params import placement_of
 
 Scores = tuple[Array, Array, Array, Array]  # see steps.score
 
@@ -56,16 +54,16 @@ class Executor:
         pool = pool_on_mesh(attention, pool_spec(shape, limits, cache_dtype, mesh), mesh)
         attend = attention_on_mesh(attention.attend, mesh, pool)
         program = steps.ModelProgram(graph, tree, attend, shape.vocab_size, mesh)
-        self._pool = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), pool)
+        self.pool = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), pool)
         self._rows = jax.device_put(init_rows(limits.max_num_seqs, shape.vocab_size), everywhere(mesh))
         self._packer = BatchPacker(limits.max_num_seqs, limits.table_width, limits.layout_for)
         self._prompts: dict[int, tuple[int, ...]] = {}  # by row, of the sequences whose prompts are scored
         layouts = [limits.layout_for(bucket) for bucket in limits.token_buckets]
-        self._compiled = compile_programs(program, layouts, self._weights, self._pool, self._rows, progress)
+        self.programs = compile_programs(program, layouts, self._weights, self.pool, self._rows, progress)
 
     @property
     def programs_compiled(self) -> int:
-        return self._compiled.count
+        return self.programs.count
 
     def dispatch(self, plan: StepPlan) -> "PendingStep":
         """Starts a step and returns at once. `collect` on what it returns waits for the tokens."""
@@ -73,13 +71,13 @@ class Executor:
             self._admit(admission)
         batch = self._packer.pack(plan)
         layout = batch.layout
-        self._pool, last_token, tokens, logits, sequences, hidden = self._compiled.forward[layout](
-            self._weights, self._pool, self._rows.last_token, batch.vector
+        self.pool, last_token, tokens, logits, sequences, hidden = self.programs.forward[layout](
+            self._weights, self.pool, self._rows.last_token, batch.vector
         )
         self._rows = replace(self._rows, last_token=last_token)
         if not batch.plain:
-            self._rows, tokens = self._compiled.sample[layout.sequences](self._rows, logits, sequences)
-        scores = self._compiled.score[layout.sequences](logits, tokens) if batch.logprobs else None
+            self._rows, tokens = self.programs.sample[layout.sequences](self._rows, logits, sequences)
+        scores = self.programs.score[layout.sequences](logits, tokens) if batch.logprobs else None
         prompt_ids, prompt_scores = self._score_prompt(plan, batch, hidden) if batch.prompt_logprobs else (None, None)
         for array in jax.tree.leaves((tokens, scores, prompt_scores)):
             array.copy_to_host_async()
@@ -89,7 +87,7 @@ class Executor:
         sampling = admission.sampling
         if needs_row(sampling):
             setup = admission_arrays(admission, self.vocab_size)
-            self._rows = self._compiled.admit(self._rows, setup)
+            self._rows = self.programs.admit(self._rows, setup)
         if sampling.prompt_logprobs is not None:
             self._prompts[admission.row] = admission.prompt_token_ids
         else:
@@ -104,20 +102,7 @@ class Executor:
                 following = self._prompts[r.row][r.start + 1 : r.start + 1 + r.length]
                 next_ids[begin : begin + len(following)] = following
             begin += r.length
-        return next_ids, self._compiled.score_prompt[batch.layout.tokens](self._weights, hidden, next_ids)
-
-
-def pool_spec(shape: ModelShape, limits: ExecutorLimits, cache_dtype: Any, mesh: Mesh) -> PoolSpec:
-    """The pages of the whole mesh, with as many copies of each KV head as it needs."""
-    copies = placement_of(mesh, shape.num_heads, shape.num_kv_heads).kv_copies
-    return PoolSpec(
-        pages=limits.num_pages,
-        layers=shape.num_layers,
-        page_size=limits.page_size,
-        kv_heads=shape.num_kv_heads * copies,
-        head_dim=shape.head_dim,
-        dtype=cache_dtype,
-    )
+        return next_ids, self.programs.score_prompt[batch.layout.tokens](self._weights, hidden, next_ids)
 
 
 @dataclass(frozen=True, slots=True)

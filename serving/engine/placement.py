@@ -5,14 +5,18 @@ collective is made inside.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from models.interface import ModelShape
 from pallas_kernels.dispatch import AttentionBody, PagedAttention
 from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, RaggedBatch
+from serving.engine.limits import ExecutorLimits
+from sharding.params import placement_of
 from sharding.rules import spec_of, split_of
 
 _HEADS = spec_of((None, "heads", None))  # of q and of what comes out
@@ -20,6 +24,19 @@ _KV_HEADS = spec_of((None, "kv_heads", None))  # of k and v
 _SINKS = spec_of(("heads",))
 _WHOLE = PartitionSpec()
 _MANY = 128  # times the KV heads of a pool: enough that padding cannot hide which dimension they are
+
+
+def pool_spec(shape: ModelShape, limits: ExecutorLimits, cache_dtype: Any, mesh: Mesh) -> PoolSpec:
+    """The pages of the whole mesh, with as many copies of each KV head as it needs."""
+    copies = placement_of(mesh, shape.num_heads, shape.num_kv_heads).kv_copies
+    return PoolSpec(
+        pages=limits.num_pages,
+        layers=shape.num_layers,
+        page_size=limits.page_size,
+        kv_heads=shape.num_kv_heads * copies,
+        head_dim=shape.head_dim,
+        dtype=cache_dtype,
+    )
 
 
 def pool_on_mesh(body: AttentionBody, spec: PoolSpec, mesh: Mesh) -> Pool:
@@ -42,6 +59,12 @@ def pool_on_mesh(body: AttentionBody, spec: PoolSpec, mesh: Mesh) -> Pool:
         return jax.ShapeDtypeStruct(whole, one.dtype, sharding=NamedSharding(mesh, split))
 
     return jax.tree.map(leaf, shapes, larger)
+
+
+def bytes_on_a_device(pool: Pool) -> int:
+    """Bytes of each device's part of what `pool_on_mesh` gives."""
+    leaves = jax.tree.leaves(pool)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def attention_on_mesh(attention: PagedAttention, mesh: Mesh, pool: Pool) -> PagedAttention:

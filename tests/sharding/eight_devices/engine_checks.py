@@ -1,0 +1,76 @@
+"""A model on a mesh gives the tokens of one device, with no collective more than it must have, and pages in place."""
+
+import math
+import re
+from collections import Counter
+
+import jax
+import pytest
+
+from models.registry import FAMILIES
+from serving.engine.executor import Executor
+from tests.sharding.eight_devices.tiny_engine import LAYERS, Stream, executor, serve, ties
+
+COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute", "collective-broadcast")
+
+
+@pytest.fixture(scope="module")
+def eight() -> Executor:
+    return executor("LlamaForCausalLM", {"tensor": 8})
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[Stream]:
+    return serve(executor("LlamaForCausalLM", {}))
+
+
+def test_eight_devices_give_the_tokens_of_one(eight: Executor, alone: list[Stream]) -> None:
+    assert [len(stream.tokens) for stream in alone] == [12] * 4
+    assert len(alone[1].prompt_scores) == 11
+    assert ties(alone, serve(eight)) <= 1
+
+
+@pytest.mark.parametrize("sizes", [{"tensor": 2}, {"expert": 2, "tensor": 2}])
+def test_fewer_devices_give_the_tokens_of_one(sizes: dict[str, int], alone: list[Stream]) -> None:
+    assert ties(alone, serve(executor("LlamaForCausalLM", sizes, layers="stacked"))) <= 1
+
+
+@pytest.mark.parametrize("name", [one.architectures[0] for one in FAMILIES if "llama" not in one.__name__])
+def test_every_family_gives_the_tokens_of_one_device(name: str) -> None:
+    assert ties(serve(executor(name, {})), serve(executor(name, {"tensor": 8}, layers="stacked"))) <= 1
+
+
+def collectives(program: jax.stages.Compiled) -> Counter[str]:
+    names = "|".join(COLLECTIVES)
+    return Counter(re.findall(rf" ({names})(?:-start)?\(", program.as_text()))
+
+
+def test_a_layer_costs_two_all_reduces(eight: Executor) -> None:
+    for program in eight.programs.forward.values():
+        # One more gathers the embeddings' parts, two find the greedy token.
+        assert collectives(program) == {"all-reduce": 2 * LAYERS + 3}
+
+
+def test_logits_are_gathered_once_by_the_programs_that_need_them(eight: Executor) -> None:
+    for programs in (eight.programs.sample, eight.programs.score, eight.programs.score_prompt):
+        for program in programs.values():
+            assert collectives(program) == {"all-gather": 1}
+    assert collectives(eight.programs.admit) == {}
+
+
+def test_pages_are_split_by_head_and_written_in_place(eight: Executor) -> None:
+    """Two KV heads on eight devices: each device has a copy of the one that its query head reads."""
+    assert eight.pool.shape[3] == 2 * 8
+    part = eight.pool.sharding.shard_shape(eight.pool.shape)
+    assert part[3] == 2
+    for program in eight.programs.forward.values():
+        assert program.memory_analysis().alias_size_in_bytes >= math.prod(part) * 4
+        shape = ",".join(map(str, part))
+        assert not re.findall(rf"= f32\[{shape}\]\S* copy\(", program.as_text())
+
+
+def test_serving_compiles_nothing(eight: Executor) -> None:
+    with jax.log_compiles(), jax.checking_leaks():
+        before = eight.programs_compiled
+        serve(eight)
+    assert eight.programs_compiled == before
