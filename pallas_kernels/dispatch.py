@@ -8,8 +8,9 @@ from jax import Array
 
 from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, RaggedBatch
 from pallas_kernels.reference import paged_attention as reference
+from pallas_kernels.tpu import paged_attention as tpu
 
-Body = Literal["reference"]
+Body = Literal["reference", "tpu"]
 
 
 class PagedAttention(Protocol):
@@ -41,6 +42,7 @@ class AttentionBody:
 
 BODIES: dict[Body, AttentionBody] = {
     "reference": AttentionBody(reference.paged_attention, reference.pool_shape, reference.refusal),
+    "tpu": AttentionBody(tpu.paged_attention, tpu.pool_shape, tpu.refusal),
 }
 
 

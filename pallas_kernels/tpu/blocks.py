@@ -32,8 +32,9 @@ class Blocks:
         for name, least in (("decode_buffers", 2), ("prefill_buffers", 2), ("write_buffers", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: copies need at least {least} to overlap with work")
-        if self.prefill_queries % 16:
-            raise ValueError(f"prefill_queries is {self.prefill_queries}: it must be a multiple of 16")
+        for name, rows in (("decode_sequences", 8), ("prefill_queries", 16)):
+            if getattr(self, name) % rows:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be a multiple of {rows}")
 
 
 def default_blocks(
@@ -51,7 +52,8 @@ def default_blocks(
     decode_pages = _pages(decode_keys, page_size, table_width)
     decode_bytes = decode_pages * page_size * row_bytes
     group = query_heads // layout.kv_heads
-    prefill_pages = _pages(PREFILL_KEYS, page_size, table_width)
+    prefill_keys = min(PREFILL_KEYS, max(BUFFERED_BYTES // 2 // row_bytes, LANES))
+    prefill_pages = _pages(prefill_keys, page_size, table_width)
     prefill_bytes = prefill_pages * page_size * row_bytes
     # A row of queries: in and out twice (they are double-buffered), the float32 output, its maximum and its sum.
     per_token = query_heads * (4 * (layout.key_width + layout.value_width) + 4 * layout.value_width + 8 * LANES)
