@@ -4,8 +4,8 @@
     visits        a, tile 0     a, tile 1     c, tile 2     d, tile 3
                                 b, tile 1     d, tile 2
 
-A visit is one expert's share of one tile: a product of the whole tile, of which the expert's rows are kept. What a visit
-reads is known before the grid starts (scalar prefetch), so that the next matrix is on its way while this one is
+A visit is one expert's share of one tile: a product of the whole tile, of which the expert's rows are kept. What a
+visit reads is known before the grid starts (scalar prefetch), so that the next matrix is on its way while this one is
 multiplied. Visits to the same tile follow one another, and the tile of the result stays in VMEM for all of them. The
 method is that of Gale et al., MegaBlocks, arXiv 2211.15841, as grouped over rows.
 
