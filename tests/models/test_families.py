@@ -1,16 +1,15 @@
 """What every family asks of a config.json."""
 
-from types import ModuleType
-
 import pytest
 
-from models import llama, qwen3
 from models.errors import CheckpointError
+from models.interface import Family
+from models.registry import FAMILIES
 from tests.fakes.tiny_model import CONFIG
 
 
-@pytest.mark.parametrize("family", [llama, qwen3])
-def test_a_checkpoint_says_what_window_it_was_made_for(family: ModuleType) -> None:
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.architectures[0])
+def test_a_checkpoint_says_what_window_it_was_made_for(family: Family) -> None:
     """The API process, which has no model code, reads it too: a default of one family's could not be kept there."""
     config = {**CONFIG, "head_dim": 8}
     assert family.shape(family.parse(config)).max_position == CONFIG["max_position_embeddings"]

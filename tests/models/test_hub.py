@@ -11,20 +11,36 @@ from models.registry import FAMILIES
 from tests.models.tiny_checkpoint import CONFIG
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.architectures[0])
-@pytest.mark.parametrize("change", [{}, {"tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False}])
-def test_a_familys_tensors_fill_every_leaf_exactly_once(family: Family, change: dict[str, Any]) -> None:
-    config = family.parse({**CONFIG, **change})
+@pytest.mark.parametrize(
+    ("family", "architecture"),
+    [pytest.param(family, name, id=name) for family in FAMILIES for name in family.architectures],
+)
+@pytest.mark.parametrize("change", [{"tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False}, {}])
+def test_a_familys_tensors_fill_every_leaf_exactly_once(
+    family: Family, architecture: str, change: dict[str, Any]
+) -> None:
+    values = {**CONFIG, **change, "architectures": [architecture]}
+    if architecture == "Phi3ForCausalLM":  # which has no biases
+        values |= {"attention_bias": False, "mlp_bias": False}
+    config = family.parse(values)
     state = nnx.to_flat_state(nnx.state(family.build(config, jnp.float32, seed=None)))
     filled = {path: np.zeros(leaf.get_value().shape, int) for path, leaf in state}
-    for tensor in family.tensors(config).values():
-        if tensor is not None:
+    for entry in family.tensors(config).values():
+        for tensor in () if entry is None else entry.parts:
             index = tensor.part if tensor.layer is None else (tensor.layer, *tensor.part)
             part = filled[tensor.path][index]
             assert part.shape == tuple(tensor.split[i] for i in tensor.order)
             filled[tensor.path][index] += 1
     for path, times in filled.items():
         assert (times == 1).all(), path
+
+
+def test_the_rows_of_a_fused_tensor_are_those_of_its_parts() -> None:
+    places = Places(sizes={"D": 5, "K": 2, "G": 3, "H": 6, "C": 4}).of_layer(1)
+    fused = places.fused_qkv("at.", "qkv")["at.qkv_proj.weight"]
+    assert fused is not None
+    assert fused.shape == (6 * 4 + 2 * 4 + 2 * 4, 5)
+    assert [part.shape[0] for part in fused.parts] == [24, 8, 8]
 
 
 def test_a_layout_says_how_rows_are_split_and_turned() -> None:

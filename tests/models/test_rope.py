@@ -1,5 +1,7 @@
 """Rope against the hub's own library, far past the positions that a scaled checkpoint began with."""
 
+import dataclasses
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from models.errors import CheckpointError
 from models.fields import Fields
-from models.rope import read_rope
+from models.rope import LayerRopes, LongRope, Rope, read_layer_ropes, read_rope
 
 POSITIONS = np.array([0, 1, 7, 63, 64, 65, 511, 512, 1000, 4095])
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512}
@@ -21,6 +23,11 @@ LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 512,
+}
+LONG = {
+    "type": "su",
+    "short_factor": [1.0 + i / 32 for i in range(32)],
+    "long_factor": [2.0 + i for i in range(32)],
 }
 SCALINGS: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default"},
@@ -49,6 +56,7 @@ def test_vectors_turn_as_in_the_hubs_library(scaling: dict[str, Any], head_dim: 
     heads_first = torch.from_numpy(q).transpose(0, 1)[None]
     turned, _ = apply_rotary_pos_emb(heads_first, heads_first, cos, sin)
     rope = read_rope(Fields({"rope_parameters": {**scaling, "rope_theta": theta}}), head_dim, 4096)
+    assert isinstance(rope, Rope)
     found = rope(jnp.asarray(q), jnp.asarray(POSITIONS))
     np.testing.assert_allclose(np.asarray(found), turned[0].transpose(0, 1).numpy(), atol=5e-3)
     near = POSITIONS < 100
@@ -65,7 +73,7 @@ def test_old_and_new_field_names_say_the_same() -> None:
 def test_part_of_a_head_may_stay_as_it_is() -> None:
     rope = read_rope(Fields({"partial_rotary_factor": 0.25}), 64, 128)
     x = np.random.default_rng(0).normal(size=(3, 2, 64)).astype(np.float32)
-    turned = np.asarray(rope(jnp.asarray(x), jnp.asarray([1, 2, 3])))
+    turned = np.asarray(rope.at(jnp.asarray([1, 2, 3])).of(0)(jnp.asarray(x)))
     np.testing.assert_array_equal(turned[..., 16:], x[..., 16:])
     assert not np.isclose(turned[..., :16], x[..., :16]).all()
 
@@ -73,8 +81,12 @@ def test_part_of_a_head_may_stay_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.rope_type is 'longrope'"),
-        ({"rope_scaling": {"type": "su"}}, "rope_scaling.type is 'su'"),
+        ({"rope_scaling": {"rope_type": "proportional"}}, "rope_scaling.rope_type is 'proportional'"),
+        ({"rope_scaling": {"type": "mrope"}}, "rope_scaling.type is 'mrope'"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.short_factor is missing"),
+        ({"rope_scaling": {**LONG, "long_factor": [1.0] * 31}}, "rope_scaling.long_factor is [1.0"),
+        ({"rope_scaling": {**LONG, "long_factor": [0.0] * 32}}, "a list of 32 numbers above 0"),
+        ({"rope_scaling": {**LONG, "type": "yarn"}}, "rope_scaling.type is 'yarn'"),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "rope_scaling.factor is 0"),
         ({"rope_scaling": [2]}, "rope_scaling is [2]"),
@@ -94,3 +106,54 @@ def test_what_is_not_offered_is_named(config: dict[str, Any], named: str) -> Non
 def test_an_odd_head_cannot_turn() -> None:
     with pytest.raises(CheckpointError, match="head_dim"):
         read_rope(Fields({}), 15, 4096)
+
+
+def test_the_longest_sequence_chooses_the_rope_of_all() -> None:
+    """The list of factors and, from where on it holds, 512; the factor on both is that of 4096 over 512."""
+    rope = read_rope(Fields({"rope_scaling": LONG, "original_max_position_embeddings": 512}), 64, 4096)
+    assert isinstance(rope, LongRope)
+    assert rope.short.factor == rope.long.factor == pytest.approx(math.sqrt(1 + math.log(8) / math.log(512)))
+    positions = jnp.asarray([3])
+    for max_length, right in ((512, rope.short), (513, rope.long), (rope.max_length, rope.long)):
+        chosen = dataclasses.replace(rope, max_length=max_length).at(positions)
+        np.testing.assert_array_equal(chosen.sin, right.at(positions).sin)
+
+
+def test_adjacent_dimensions_turn_together_where_the_checkpoint_has_them_so() -> None:
+    x = np.random.default_rng(0).normal(size=(3, 2, 64)).astype(np.float32)
+    halves = np.concatenate([x[..., ::2], x[..., 1::2]], axis=-1)
+    positions = jnp.asarray([1, 2, 300])
+    adjacent = read_rope(Fields({}), 64, 128, interleaved=True).at(positions).of(0)(jnp.asarray(x))
+    apart = read_rope(Fields({}), 64, 128).at(positions).of(0)(jnp.asarray(halves))
+    np.testing.assert_array_equal(adjacent, np.stack(np.split(np.asarray(apart), 2, axis=-1), axis=-1).reshape(x.shape))
+
+
+LOCAL = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+
+
+def test_layers_that_slide_have_their_own_rope_in_old_and_new_files() -> None:
+    old = read_layer_ropes(Fields(LOCAL), 64, 4096, [True, False], theta=1.0, local_theta=1.0)
+    nested = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    new = read_layer_ropes(Fields({"rope_parameters": nested}), 64, 4096, [True, False], theta=1.0, local_theta=1.0)
+    everywhere = read_rope(Fields({"rope_parameters": nested["full_attention"]}), 64, 4096)
+    sliding = read_rope(Fields({"rope_theta": 1e4}), 64, 4096)
+    assert old == new == LayerRopes((everywhere, sliding), (1, 0))  # type: ignore[arg-type]
+
+
+def test_a_traced_layer_has_the_rope_of_that_layer() -> None:
+    ropes = read_layer_ropes(Fields(LOCAL), 64, 4096, [True, True, False], theta=1.0, local_theta=1.0)
+    turns = ropes.at(jnp.asarray([1, 7, 100]))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 64)), jnp.float32)
+    for layer, rope in enumerate(ropes.choice):
+        right = ropes.ropes[rope](x, jnp.asarray([1, 7, 100]))
+        np.testing.assert_array_equal(turns.of(layer)(x), right)
+        np.testing.assert_array_equal(turns.of(jnp.asarray(layer))(x), right)
+
+
+def test_layers_with_ropes_of_their_own_cannot_have_longrope() -> None:
+    fields = Fields({"rope_scaling": LONG})
+    with pytest.raises(CheckpointError, match="longrope"):
+        read_layer_ropes(fields, 64, 4096, [True, False], theta=1e4, local_theta=1e4)
