@@ -9,9 +9,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.serving.api.chat_tab import chromium
 from tests.serving.api.conftest import ApiMaker, chat_body, text_body
 from tests.serving.api.listening import listening
+from tests.serving.api.page.chat_tab import chromium
 
 TEXT = "/v1/completions"
 PAGE = "https://chat.example.com"

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
-from tests.serving.api.scripted_chat import WAIT, Exchange, ScriptedChat
+from tests.serving.api.page.scripted_chat import WAIT, Exchange, ScriptedChat
 
 CHROMIUM_FLAGS = [
     "--no-sandbox",
@@ -57,6 +58,11 @@ class Tab:
         # The browser reports every refused request; whether the page handles it is what the tests look at.
         if kind in ("error", "warning") and not text.startswith("Failed to load resource"):
             self.complaints.append(text)
+
+
+def in_page(name: str) -> str:
+    """The source of a function to evaluate in the page."""
+    return (Path(__file__).parent / "in_page" / f"{name}.js").read_text(encoding="utf-8")
 
 
 def ask(page: Page, chat: ScriptedChat, text: str) -> Exchange:
