@@ -32,9 +32,18 @@ def test_null_counts_as_missing() -> None:
     fields.require("null", "silu")
 
 
+def test_null_is_told_from_missing_where_it_switches_off() -> None:
+    fields = Fields(CONFIG)
+    assert [fields.is_null(name) for name in ("null", "absent", "zero")] == [True, False, False]
+    assert (fields.cap("null", 30.0), fields.cap("absent", 30.0), fields.cap("absent", None)) == (None, 30.0, None)
+    assert fields.cap("heads", None) == 8.0
+
+
 @pytest.mark.parametrize(
     ("read", "message"),
     [
+        (lambda f: f.cap("zero", None), "config.json: zero is 0; it must be a number above 0"),
+        (lambda f: f.positives("heads", count=2), "config.json: heads is 8; it must be a list of 2 numbers above 0"),
         (lambda f: f.integer("absent"), "config.json: absent is missing; it must be an integer of at least 1"),
         (lambda f: f.integer("zero"), "config.json: zero is 0; it must be an integer of at least 1"),
         (lambda f: f.integer("eps"), "config.json: eps is 1e-06; it must be an integer of at least 1"),
