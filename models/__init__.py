@@ -2,8 +2,11 @@
 
     interface.py     what a family is: a config, a module, and a table of its checkpoint's tensors
     registry.py      which family a checkpoint's config.json names
-    checkpoint.py    a checkpoint directory into a model on the device, leaf by leaf
-    tensor_files.py  its safetensors files as one set of named tensors
+    checkpoint.py    a checkpoint directory into a model on its devices, leaf by leaf
+    leaves.py        the leaves, layer by layer, and a model put together from them
+    hub_weights.py   leaves out of a checkpoint of the hub's
+    converted.py     leaves out of a checkpoint in weft's own layout, and into one
+    tensor_files.py  safetensors files as one set of named tensors
     fields.py        its config.json, read with types
     hub.py           how its tensors lie in the leaves of a module
     layers.py        norms, projections, embeddings: a weight is declared once, with its shape, its axes and its init

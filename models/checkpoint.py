@@ -1,37 +1,26 @@
-"""A checkpoint directory in the hub's layout -> a model on the device.
+"""A checkpoint directory -> a model on its devices, leaf by leaf.
 
-Each leaf is assembled on the host, its tensors converted and written straight to their places, and then moved to the
-device before the next is begun: beside the device's weights there is one leaf and a few rows of a tensor in memory. A
-CPU device takes the host's buffer over, so that there the weights exist once.
+Two layouts are read: the hub's (`hub_weights.py`), and weft's own, which `convert` writes (`converted.py`). Of either,
+the most that is on the host at once is a leaf of one layer.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
-from flax import nnx
-from jax import Array
 
+from models.converted import ConvertedWeights, is_converted, write_converted
 from models.errors import CheckpointError
 from models.fields import Fields
-from models.hub import Tensor, Tensors
+from models.hub_weights import HubWeights
 from models.interface import Family, LayerForm, Model, ModelShape
+from models.leaves import Assembly, Progress, parts_of
 from models.registry import FAMILIES, family_of
 from models.rope import use_max_length
 from models.tensor_files import TensorFiles, read_json
-
-CHUNK_BYTES = 8 << 20  # of a tensor read at once
-ALIGNMENT = 64  # bytes; the CPU device takes over a host buffer that is aligned so
-
-Progress = Callable[[int, int], None]  # (bytes done, bytes in all)
-Place = Callable[[np.ndarray, tuple[str | None, ...]], Array]  # (leaf, logical axes) -> the same on its devices
-
-
-def to_default_device(leaf: np.ndarray, axes: tuple[str | None, ...]) -> Array:
-    return jax.device_put(leaf)
+from sharding.mesh import one_device
+from sharding.params import Placement
 
 
 def load(
@@ -39,40 +28,63 @@ def load(
     dtype: Any,
     *,
     progress: Progress | None = None,
-    place: Place = to_default_device,
+    placement: Placement | None = None,
     layers: LayerForm = "stacked",
     max_length: int | None = None,
     families: Sequence[Family] = FAMILIES,
 ) -> tuple[Model, ModelShape, Any]:
     """The model with its weights in `dtype`, the numbers that the engine needs, and the family's config.
 
+    placement: where the weights go; without it, to the first device.
     max_length: tokens of the longest sequence that it will see; without it, all that the checkpoint was made for.
     A rope that depends on it is chosen by it (see rope.LongRope).
 
     Raises CheckpointError for what is missing, unexpected, malformed or not offered, before any weight is read;
     ValueError for a dtype other than float32 and bfloat16.
     """
-    if jnp.dtype(dtype) not in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
-        raise ValueError(f"weights cannot be loaded as {jnp.dtype(dtype)}; float32 and bfloat16 are offered")
+    _check_dtype(dtype)
     family, config = _parse(directory, families)
     model = family.build(config, dtype, seed=None, layers=layers)
     if max_length is not None:
         use_max_length(model, max_length)
-    graph, state = nnx.split(model)
-    with TensorFiles(directory) as files:
-        table = family.tensors(config)
-        total = _check(files, table)
-        meter = _Meter(progress, total)
-        by_leaf = _by_leaf(table, layers)
-        loaded = []
-        for path, leaf in nnx.to_flat_state(state):
-            values = _aligned(leaf.get_value().shape, leaf.get_value().dtype)
-            for name, first, tensor, index in by_leaf[path]:
-                _read(files, name, first, tensor, values[index], meter)
-            placed = place(values, leaf.get_metadata("axes"))
-            del values
-            loaded.append((path, leaf.replace(jax.block_until_ready(placed))))
-    return nnx.merge(graph, nnx.from_flat_state(loaded)), family.shape(config), config
+    assembly = Assembly(model)
+    listed = family.build(config, dtype, seed=None, layers="list")
+    placement = placement or Placement(one_device(), kv_copies=1)
+
+    def fill(weights: HubWeights | ConvertedWeights) -> None:
+        for part, leaves in parts_of(listed):
+            for leaf, array in zip(leaves, weights.read(part, leaves, placement), strict=True):
+                assembly.put(leaf.path, array)
+
+    if is_converted(directory):
+        fill(ConvertedWeights(directory, listed, progress))
+    else:
+        with TensorFiles(directory) as files:
+            fill(HubWeights(files, family.tensors(config), progress))
+    return assembly.model(), family.shape(config), config
+
+
+def convert(
+    source: Path,
+    target: Path,
+    dtype: Any,
+    *,
+    progress: Progress | None = None,
+    families: Sequence[Family] = FAMILIES,
+) -> None:
+    """Writes the hub checkpoint `source` in weft's own layout, its weights in `dtype`. Raises as `load` does."""
+    _check_dtype(dtype)
+    if is_converted(source):
+        raise CheckpointError(f"{source}: it is converted already")
+    family, config = _parse(source, families)
+    listed = family.build(config, dtype, seed=None, layers="list")
+    with TensorFiles(source) as files:
+        write_converted(source, listed, HubWeights(files, family.tensors(config), progress), target)
+
+
+def _check_dtype(dtype: Any) -> None:
+    if jnp.dtype(dtype) not in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
+        raise ValueError(f"weights cannot be loaded as {jnp.dtype(dtype)}; float32 and bfloat16 are offered")
 
 
 def abstract(
@@ -92,72 +104,3 @@ def _parse(directory: Path, families: Sequence[Family]) -> tuple[Family, Any]:
         raise CheckpointError(f"{path}: quantization_config is there; only F32, F16 and BF16 weights are offered")
     family = family_of(config, families)
     return family, family.parse(config)
-
-
-def _check(files: TensorFiles, table: Tensors) -> int:
-    """The bytes to read. Raises CheckpointError for the first tensor that does not fit the family's table."""
-    total = 0
-    for name in sorted(set(files) - set(table)):
-        raise CheckpointError(f"tensor {name} is unexpected: config.json describes no such weight")
-    for name, tensor in table.items():
-        if tensor is None:
-            continue
-        if name not in files:
-            raise CheckpointError(f"tensor {name} is missing; config.json asks for one of shape {list(tensor.shape)}")
-        if files.shape(name) != tensor.shape:
-            found, right = list(files.shape(name)), list(tensor.shape)
-            raise CheckpointError(f"tensor {name} has shape {found}; by config.json it must be {right}")
-        total += files.nbytes(name)
-    return total
-
-
-def _by_leaf(
-    table: Tensors, layers: LayerForm
-) -> dict[tuple[Any, ...], list[tuple[str, int, Tensor, tuple[Any, ...]]]]:
-    """Leaf path -> what makes it up: name, first row in the file, tensor, and its index into the leaf."""
-    leaves: dict[tuple[Any, ...], list[tuple[str, int, Tensor, tuple[Any, ...]]]] = {}
-    for name, entry in table.items():
-        first = 0
-        for tensor in () if entry is None else entry.parts:
-            path, index = tensor.path, tensor.part
-            if tensor.layer is not None and layers == "list":
-                path = (path[0], tensor.layer, *path[1:])
-            elif tensor.layer is not None:
-                index = (tensor.layer, *index)
-            leaves.setdefault(path, []).append((name, first, tensor, index))
-            first += tensor.shape[0]
-    return leaves
-
-
-def _aligned(shape: Iterable[int], dtype: Any) -> np.ndarray:
-    """Uninitialised."""
-    shape = tuple(shape)
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    begin = -raw.ctypes.data % ALIGNMENT
-    return raw[begin : begin + size].view(dtype).reshape(shape)
-
-
-def _read(files: TensorFiles, name: str, first: int, tensor: Tensor, leaf: np.ndarray, meter: "_Meter") -> None:
-    """leaf = the file's rows from `first` on in the leaf's order and dtype, a chunk of the file at a time."""
-    target = leaf.transpose(np.argsort(tensor.order))  # a view of the leaf in the order of the file
-    rows = tensor.shape[0] // tensor.split[0]
-    nbytes = files.nbytes(name) // files.shape(name)[0] * rows
-    step = max(1, CHUNK_BYTES // max(1, nbytes))
-    for begin in range(0, tensor.split[0], step):
-        end = min(begin + step, tensor.split[0])
-        values = files.rows(name, first + begin * rows, first + end * rows)
-        target[begin:end] = values.reshape(end - begin, *tensor.split[1:])
-        meter.add((end - begin) * nbytes)
-
-
-class _Meter:
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._done = 0
-
-    def add(self, nbytes: int) -> None:
-        self._done += nbytes
-        if self._progress is not None:
-            self._progress(self._done, self._total)

@@ -43,7 +43,8 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
             deployment.model.checkpoint,
             dtype,
             layers=layers,
-            place=placement.place,
+            max_length=max_model_len,
+            placement=placement,
             progress=lambda done, total: report("loading weights", done, total),
         )
     except MeshError as error:

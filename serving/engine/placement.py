@@ -28,7 +28,8 @@ _MANY = 128  # times the KV heads of a pool: enough that padding cannot hide whi
 
 def pool_spec(shape: ModelShape, limits: ExecutorLimits, cache_dtype: Any, mesh: Mesh) -> PoolSpec:
     """The pages of the whole mesh, with as many copies of each KV head as it needs."""
-    copies = placement_of(mesh, shape.num_heads, shape.num_kv_heads).kv_copies
+    latent = shape.value_dim is not None
+    copies = 1 if latent else placement_of(mesh, shape.num_heads, shape.num_kv_heads).kv_copies
     return PoolSpec(
         pages=limits.num_pages,
         layers=shape.num_layers,
@@ -36,6 +37,7 @@ def pool_spec(shape: ModelShape, limits: ExecutorLimits, cache_dtype: Any, mesh:
         kv_heads=shape.num_kv_heads * copies,
         head_dim=shape.head_dim,
         dtype=cache_dtype,
+        latent=latent,
     )
 
 

@@ -1,3 +1,4 @@
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from flax import nnx
 from models import checkpoint
 from models.errors import CheckpointError
 from models.interface import LayerForm, Model
+from sharding.mesh import one_device
+from sharding.params import Placement
 from tests.models import tiny_checkpoint
 from tests.models.tiny_checkpoint import CONFIG
 
@@ -93,30 +96,27 @@ def test_progress_rises_to_the_total(tmp_path: Path) -> None:
     assert all(before[0] < after[0] for before, after in pairwise(calls))
 
 
-def test_a_cpu_takes_over_the_buffer_that_each_leaf_was_read_into(tmp_path: Path) -> None:
-    taken = []
+@dataclass(frozen=True, slots=True)
+class Watched(Placement):
+    """Notes each leaf that is placed, and whether the device took its buffer over."""
 
-    def place(leaf: np.ndarray, axes: tuple[str | None, ...]) -> jax.Array:
-        placed = checkpoint.to_default_device(leaf, axes)
-        taken.append((leaf.nbytes, placed.unsafe_buffer_pointer() == leaf.ctypes.data))
+    seen: list[tuple[tuple[int, ...], tuple[str | None, ...], bool]] = field(default_factory=list)
+
+    def place(self, values: np.ndarray, names: tuple[str | None, ...]) -> jax.Array:
+        placed = Placement.place(self, values, names)
+        self.seen.append((values.shape, names, placed.unsafe_buffer_pointer() == values.ctypes.data))
         return placed
-
-    checkpoint.load(tiny_checkpoint.write(tmp_path), jnp.float32, place=place)
-    assert all(same for _, same in taken)
 
 
 @pytest.mark.parametrize("form", ["stacked", "list"])
-def test_each_leaf_is_placed_by_its_axes(tmp_path: Path, form: LayerForm) -> None:
-    seen: list[tuple[tuple[int, ...], tuple[str | None, ...]]] = []
-
-    def place(leaf: np.ndarray, axes: tuple[str | None, ...]) -> jax.Array:
-        seen.append((leaf.shape, axes))
-        return jax.device_put(leaf)
-
-    checkpoint.load(tiny_checkpoint.write(tmp_path), jnp.float32, place=place, layers=form)
-    lead = ((3,), ("layers",)) if form == "stacked" else ((), ())
-    assert ((*lead[0], 16, 2, 4, 4), (*lead[1], "model", "kv_heads", "queries_key_value", None)) in seen
-    assert all(len(shape) == len(axes) for shape, axes in seen)
+def test_the_leaves_of_one_layer_are_placed_by_their_axes_and_a_cpu_takes_over_their_buffers(
+    tmp_path: Path, form: LayerForm
+) -> None:
+    watched = Watched(one_device(), kv_copies=1)
+    checkpoint.load(tiny_checkpoint.write(tmp_path), jnp.float32, placement=watched, layers=form)
+    assert all(taken and len(shape) == len(names) for shape, names, taken in watched.seen)
+    fused = [names for shape, names, _ in watched.seen if shape == (16, 2, 4, 4)]
+    assert fused == [("model", "kv_heads", "queries_key_value", None)] * 3
 
 
 @pytest.mark.parametrize("form", ["stacked", "list"])

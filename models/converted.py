@@ -1,0 +1,99 @@
+"""Checkpoints in weft's own layout: one Orbax checkpoint a layer, and one for what lies outside the layers.
+
+    config.json ...      as in the hub's checkpoint, with the tokenizer's files
+    weights/outside      leaves by name, in the shapes that the family declares
+    weights/layers.0 ...
+    weft.json            written last: a conversion that was cut short is no checkpoint
+
+The leaves are fused and transposed already, so that each device reads its own parts of the files and nothing passes
+through the host whole. A leaf whose shape the mesh changes (see sharding/params.py) does, by itself.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import SingleDeviceSharding
+from orbax.checkpoint import v1 as orbax
+
+from models.errors import CheckpointError
+from models.hub_weights import HubWeights
+from models.leaves import Leaf, LeafPath, Meter, Progress, nbytes_of, parts_of
+from models.tensor_files import INDEX, read_json
+from sharding.params import Placement
+
+MARK, WEIGHTS, FORMAT = "weft.json", "weights", 1
+
+
+def is_converted(directory: Path) -> bool:
+    return (directory / MARK).exists()
+
+
+def write_converted(source: Path, listed: Any, weights: HubWeights, target: Path) -> None:
+    """Writes `target`, part by part: beside one layer nothing is in memory. Raises CheckpointError where it exists.
+
+    `listed` is the model with its shapes alone and its layers as a list; `weights` are those of `source`.
+    """
+    if target.exists():
+        raise CheckpointError(f"{target}: it exists already; name a directory that does not")
+    (target / WEIGHTS).mkdir(parents=True)
+    dtypes = set()
+    for part, leaves in parts_of(listed):
+        arrays = {_name(leaf.path): jax.device_put(weights.on_host(leaf)) for leaf in leaves}
+        orbax.save_pytree(target / WEIGHTS / part, arrays)
+        dtypes |= {str(leaf.dtype) for leaf in leaves}
+    for file in sorted(source.iterdir()):
+        if file.is_file() and file.suffix != ".safetensors" and file.name != INDEX:
+            shutil.copyfile(file, target / file.name)
+    (target / MARK).write_text(json.dumps({"format": FORMAT, "dtype": sorted(dtypes)}) + "\n")
+
+
+class ConvertedWeights:
+    """The weights of such a directory. Raises CheckpointError for another version of this layout."""
+
+    def __init__(self, directory: Path, listed: Any, progress: Progress | None = None) -> None:
+        mark = read_json(directory / MARK)
+        if not isinstance(mark, dict) or mark.get("format") != FORMAT:
+            raise CheckpointError(f"{directory / MARK}: format must be {FORMAT}: convert the checkpoint again")
+        self._folder = directory / WEIGHTS
+        self._meter = Meter(progress, sum(nbytes_of(leaves) for _, leaves in parts_of(listed)))
+
+    def read(self, part: str, leaves: list[Leaf], placement: Placement) -> Iterator[Array]:
+        """The leaves on their devices. Raises CheckpointError for a part that is missing or of another shape."""
+        host = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+
+        kept = {leaf.path: placement.shape(leaf.shape, leaf.names) == leaf.shape for leaf in leaves}
+        wanted = {
+            _name(leaf.path): jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=placement.sharding(leaf.names) if kept[leaf.path] else host
+            )
+            for leaf in leaves
+        }
+        found = self._load(part, wanted)
+        for leaf in leaves:
+            array = found.pop(_name(leaf.path))
+            self._meter.add(nbytes_of([leaf]))
+            yield array if kept[leaf.path] else placement.place(np.asarray(array), leaf.names)
+
+    def _load(self, part: str, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, Array]:
+        path = self._folder / part
+        if not path.is_dir():
+            raise CheckpointError(f"{path}: this part of the checkpoint is missing")
+        stored = orbax.pytree_metadata(path).metadata
+        shapes = {name: tuple(leaf.shape) for name, leaf in stored.items()}
+        for name in sorted(set(wanted) | set(shapes)):
+            right = None if name not in wanted else tuple(wanted[name].shape)
+            if shapes.get(name) != right:
+                raise CheckpointError(
+                    f"{path}: {name} has shape {shapes.get(name)}; by config.json it must be {right}: convert it again"
+                )
+        return orbax.load_pytree(path, wanted)
+
+
+def _name(path: LeafPath) -> str:
+    return ".".join(str(step) for step in path)

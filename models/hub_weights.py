@@ -1,0 +1,91 @@
+"""The weights of a checkpoint in the hub's layout, leaf by leaf: tensors are written straight to their places.
+
+Beside a leaf there are a few rows of a tensor in memory. A CPU device takes the host's buffer over, so that there the
+weights exist once.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from models.errors import CheckpointError
+from models.hub import Tensor, Tensors
+from models.leaves import Leaf, LeafPath, Meter, Progress
+from models.tensor_files import TensorFiles
+from sharding.params import Placement
+
+CHUNK_BYTES = 8 << 20  # of a tensor read at once
+ALIGNMENT = 64  # bytes; the CPU device takes over a host buffer that is aligned so
+
+
+class HubWeights:
+    """Those in `files`. Raises CheckpointError for the first tensor that does not fit `table`."""
+
+    def __init__(self, files: TensorFiles, table: Tensors, progress: Progress | None = None) -> None:
+        self._files = files
+        self._meter = Meter(progress, _check(files, table))
+        self._sources = _by_leaf(table)
+
+    def read(self, part: str, leaves: Iterable[Leaf], placement: Placement) -> Iterator[Array]:
+        """The leaves on their devices, one after another."""
+        for leaf in leaves:
+            yield placement.place(self.on_host(leaf), leaf.names)
+
+    def on_host(self, leaf: Leaf) -> np.ndarray:
+        values = _aligned(leaf.shape, leaf.dtype)
+        for name, first, tensor in self._sources[leaf.path]:
+            _read(self._files, name, first, tensor, values[tensor.part], self._meter)
+        return values
+
+
+def _check(files: TensorFiles, table: Tensors) -> int:
+    """The bytes to read. Raises CheckpointError for the first tensor that does not fit the family's table."""
+    total = 0
+    for name in sorted(set(files) - set(table)):
+        raise CheckpointError(f"tensor {name} is unexpected: config.json describes no such weight")
+    for name, tensor in table.items():
+        if tensor is None:
+            continue
+        if name not in files:
+            raise CheckpointError(f"tensor {name} is missing; config.json asks for one of shape {list(tensor.shape)}")
+        if files.shape(name) != tensor.shape:
+            found, right = list(files.shape(name)), list(tensor.shape)
+            raise CheckpointError(f"tensor {name} has shape {found}; by config.json it must be {right}")
+        total += files.nbytes(name)
+    return total
+
+
+def _by_leaf(table: Tensors) -> dict[LeafPath, list[tuple[str, int, Tensor]]]:
+    """Leaf path -> what makes it up: name, first row in the file, tensor."""
+    leaves: dict[LeafPath, list[tuple[str, int, Tensor]]] = {}
+    for name, entry in table.items():
+        first = 0
+        for tensor in () if entry is None else entry.parts:
+            path = tensor.path if tensor.layer is None else (tensor.path[0], tensor.layer, *tensor.path[1:])
+            leaves.setdefault(path, []).append((name, first, tensor))
+            first += tensor.shape[0]
+    return leaves
+
+
+def _aligned(shape: Iterable[int], dtype: Any) -> np.ndarray:
+    """Uninitialised."""
+    shape = tuple(shape)
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -raw.ctypes.data % ALIGNMENT
+    return raw[begin : begin + size].view(dtype).reshape(shape)
+
+
+def _read(files: TensorFiles, name: str, first: int, tensor: Tensor, leaf: np.ndarray, meter: Meter) -> None:
+    """leaf = the file's rows from `first` on in the leaf's order and dtype, a chunk of the file at a time."""
+    target = leaf.transpose(np.argsort(tensor.order))  # a view of the leaf in the order of the file
+    rows = tensor.shape[0] // tensor.split[0]
+    nbytes = files.nbytes(name) // files.shape(name)[0] * rows
+    step = max(1, CHUNK_BYTES // max(1, nbytes))
+    for begin in range(0, tensor.split[0], step):
+        end = min(begin + step, tensor.split[0])
+        values = files.rows(name, first + begin * rows, first + end * rows)
+        target[begin:end] = values.reshape(end - begin, *tensor.split[1:])
+        meter.add((end - begin) * nbytes)
