@@ -117,9 +117,9 @@ def decode(
     out_shape = (padded, groups.count, groups.rows, layout.value_width)
 
     def tile(core: Array, step: Array, table: Ref, lens: Ref, scalars: Ref) -> Array:
-        # A step beyond the last live tile stays on that tile: nothing moves for it.
-        last = jnp.maximum(div(scalars[NUM_DECODE] + tiles.sequences - 1, tiles.sequences) - 1, 0)
-        return jnp.minimum(core * steps + step, last)
+        # A step beyond the last live tile stays on that tile: nothing moves for it. Cores keep to their own tiles.
+        last = div(scalars[NUM_DECODE] + tiles.sequences - 1, tiles.sequences) - 1
+        return core * steps + jnp.clip(last - core * steps, 0, step)
 
     def per_tile(*shape: int) -> pl.BlockSpec:
         return pl.BlockSpec((tiles.sequences, *shape), lambda *at: (tile(*at), *(0 for _ in shape)))

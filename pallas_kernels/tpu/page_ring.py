@@ -39,8 +39,8 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class PageRing:
-    pool: Pages  # in HBM: values [pages, L, page_size, W], scales [pages, L, 2K, page_size]
-    buffer: Pages  # in VMEM: values [buffers, pages_per_block, page_size, W], scales [.., 2K, page_size]
+    pool: Pages  # in HBM: values [pages, L, page_size, W], scales [pages, L, 2K, N]
+    buffer: Pages  # in VMEM: values [buffers, pages_per_block, page_size, W], scales [.., 2K, N]
     arrived: Ref  # [buffers] DMA semaphores
     table: Ref  # [S * table_width] in SMEM
     table_width: int

@@ -187,7 +187,7 @@ def _kernel(
         outgoing.values[slot] = keep_rows(old, lambda row: (row < part.first) | (row >= part.end), added)
         if pool.scales is not None:
             front = staged.scales.shape[2] - LANES
-            added = _from(staged.scales[slot], lax.rem(part.token + front, LANES), 1)[:, :page_size]
+            added = _from(staged.scales[slot], lax.rem(part.token + front, LANES), 1)[:, :front]
             lane = lax.broadcasted_iota(jnp.int32, added.shape, 1)
             old = fetched.scales[slot]
             outgoing.scales[slot] = jnp.where((lane >= part.first) & (lane < part.end), added, old)

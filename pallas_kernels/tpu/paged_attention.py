@@ -18,7 +18,7 @@ from pallas_kernels.tpu.blocks import Blocks, default_blocks
 from pallas_kernels.tpu.decode import DecodeTiles, decode
 from pallas_kernels.tpu.page_ring import Pages
 from pallas_kernels.tpu.page_writes import write_prefill
-from pallas_kernels.tpu.pool_layout import RowLayout, pool_shape, rows_per_tile
+from pallas_kernels.tpu.pool_layout import LANES, RowLayout, pool_shape, round_up, rows_per_tile
 from pallas_kernels.tpu.prefill import PrefillTiles, prefill
 from pallas_kernels.tpu.softmax import Heads
 
@@ -114,11 +114,9 @@ def _check_pool(pool: Pool, layout: RowLayout) -> None:
     if values.shape[2] % rows_per_tile(values.dtype):
         raise ValueError(f"page_size {values.shape[2]} is not a multiple of {rows_per_tile(values.dtype)} rows")
     if quantized:
-        scales = (*values.shape[:2], layout.rows_with_scales, values.shape[2])
+        scales = (*values.shape[:2], layout.rows_with_scales, round_up(values.shape[2], LANES))
         if pool.scales.shape != scales:
-            raise ValueError(
-                f"the TPU's scales are {list(scales)} ([pages, L, 2K, page_size]), not {pool.scales.shape}"
-            )
+            raise ValueError(f"the TPU's scales are {list(scales)} (see pool_layout), not {list(pool.scales.shape)}")
 
 
 def _pages(pool: Pool) -> Pages:

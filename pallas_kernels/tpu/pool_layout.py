@@ -5,7 +5,8 @@ other shapes XLA copies all of it around the kernel. Here a position is one row 
 whole tiles of 128 lanes:
 
     pool    [pages, L, page_size, W]     k0 v0 k1 v1 ... | zeros        W = 2*K*C rounded up to 128
-    scales  [pages, L, 2K, page_size]    of 8-bit pages: positions on the lanes, as the scores have them
+    scales  [pages, L, 2K, N]            of 8-bit pages: positions on the lanes, as the scores have them;
+                                         N = page_size rounded up to 128, for XLA would lay fewer lanes otherwise
 
 A head's lanes rarely begin at a tile where C is not 128. They are read through the whole tiles that cover them: the
 query stands in zeros at the same offset, so the neighbours' numbers take no part, and of the output only the head's
@@ -39,7 +40,7 @@ def pool_shape(spec: PoolSpec) -> Pool:
     values = jax.ShapeDtypeStruct((spec.pages, spec.layers, spec.page_size, layout.width), spec.dtype)
     if values.dtype.itemsize > 1:
         return cast(Array, values)
-    shape = spec.pages, spec.layers, layout.rows_with_scales, spec.page_size
+    shape = spec.pages, spec.layers, layout.rows_with_scales, round_up(spec.page_size, LANES)
     return QuantizedPages(cast(Array, values), cast(Array, jax.ShapeDtypeStruct(shape, jnp.float32)))
 
 

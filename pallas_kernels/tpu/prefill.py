@@ -84,10 +84,10 @@ def prefill(
     sinks = None if sinks is None else sinks.astype(jnp.float32)
 
     def tile(core: Array, step: Array, table: Ref, lens: Ref, starts: Ref, scalars: Ref) -> Array:
-        # A step on a tile without prefill stays where the last live one is: nothing moves for it.
-        first = div(starts[scalars[NUM_DECODE]], queries)
-        last = div(jnp.maximum(starts[scalars[NUM_SEQS]] - 1, 0), queries)
-        return jnp.clip(core * steps + step, jnp.minimum(first, last), last)
+        # A step on a tile without prefill stays on the nearest live one: nothing moves for it. Cores keep to their own.
+        first = div(starts[scalars[NUM_DECODE]], queries) - core * steps
+        last = div(jnp.maximum(starts[scalars[NUM_SEQS]] - 1, 0), queries) - core * steps
+        return core * steps + jnp.clip(jnp.clip(step, jnp.minimum(first, last), last), 0, steps - 1)
 
     def per_tile(lanes: int) -> pl.BlockSpec:
         return pl.BlockSpec((kv_heads, group, queries, lanes), lambda *at: (0, 0, tile(*at), 0))

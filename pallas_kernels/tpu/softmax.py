@@ -44,7 +44,9 @@ def read_scales(buffer: Pages, slot: Array, row: int, seen: Array) -> Array | No
     """[1, block_size]: one KV row's scales where `seen`, else 0 (a NaN may lie there). None where pages have none."""
     if buffer.scales is None:
         return None
-    pages = [buffer.scales[slot, page, row : row + 1, :] for page in range(buffer.scales.shape[1])]
+    pages = [
+        buffer.scales[slot, page, row : row + 1, : buffer.values.shape[2]] for page in range(buffer.scales.shape[1])
+    ]
     return jnp.where(seen, jnp.concatenate(pages, axis=1), 0.0)
 
 

@@ -14,7 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, QuantizedPages, RaggedBatch
 from pallas_kernels.tpu.blocks import Blocks, default_blocks
 from pallas_kernels.tpu.paged_attention import paged_attention, pool_shape, refusal
-from pallas_kernels.tpu.pool_layout import RowLayout, rows_per_tile
+from pallas_kernels.tpu.pool_layout import LANES, RowLayout, rows_per_tile
 from tests.pallas_kernels.attention_oracle import attend_one
 from tests.pallas_kernels.kept_pages import LAYER, KeptPages
 from tests.pallas_kernels.ragged_sequences import PagedSequence, PagedSequences
@@ -176,7 +176,10 @@ class Trial:
         values = np.pad(values, ((0, 0), (0, 0), (0, 0), (0, self.layout.width - values.shape[3])))
         if not pool.quantized:
             return jnp.asarray(values)
-        return QuantizedPages(jnp.asarray(values), jnp.asarray(pool.scales.transpose(0, 1, 3, 2)))
+        scales = pool.scales.transpose(0, 1, 3, 2)
+        spare = -scales.shape[3] % LANES
+        scales = np.pad(scales, ((0, 0), (0, 0), (0, 0), (0, spare)), constant_values=np.nan)
+        return QuantizedPages(jnp.asarray(values), jnp.asarray(scales))
 
     def assert_pool(self, actual: Pool, expected: KeptPages) -> None:
         values = actual.values if isinstance(actual, QuantizedPages) else actual
@@ -190,7 +193,7 @@ class Trial:
         np.testing.assert_allclose(values, right.astype(np.float32), rtol=0, atol=halfway)
         assert not padding.any()
         if isinstance(actual, QuantizedPages):
-            scales = np.asarray(actual.scales).transpose(0, 1, 3, 2)
+            scales = np.asarray(actual.scales)[..., : self.setting.page_size].transpose(0, 1, 3, 2)
             np.testing.assert_allclose(scales, expected.scales, rtol=1e-6)
 
     def random_batch(self) -> tuple[list[int], list[int], int]:
