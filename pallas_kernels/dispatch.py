@@ -5,12 +5,18 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from jax import Array
+from jax.typing import DTypeLike
 
+from pallas_kernels.gpu import grouped_matmul as gpu_grouped_matmul
+from pallas_kernels.gpu import paged_attention as gpu
+from pallas_kernels.grouped import ExpertWeights, GroupedMatmul
 from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, RaggedBatch
+from pallas_kernels.reference import grouped_matmul as reference_grouped_matmul
 from pallas_kernels.reference import paged_attention as reference
+from pallas_kernels.tpu import grouped_matmul as tpu_grouped_matmul
 from pallas_kernels.tpu import paged_attention as tpu
 
-Body = Literal["reference", "tpu"]
+Body = Literal["reference", "tpu", "gpu"]
 
 
 class PagedAttention(Protocol):
@@ -43,6 +49,7 @@ class AttentionBody:
 BODIES: dict[Body, AttentionBody] = {
     "reference": AttentionBody(reference.paged_attention, reference.pool_shape, reference.refusal),
     "tpu": AttentionBody(tpu.paged_attention, tpu.pool_shape, tpu.refusal),
+    "gpu": AttentionBody(gpu.paged_attention, gpu.pool_shape, gpu.refusal),
 }
 
 
@@ -56,3 +63,28 @@ def attention_body(name: Body) -> AttentionBody:
 def paged_attention(name: Body) -> PagedAttention:
     """What runs of the body of that name. Raises ValueError for a name that has none."""
     return attention_body(name).attend
+
+
+@dataclass(frozen=True)
+class GroupedMatmulBody:
+    """One body of the grouped matmul: what runs, and what it cannot do."""
+
+    matmul: GroupedMatmul
+    refusal: Callable[[ExpertWeights, DTypeLike], str | None]
+    """(weights or their shapes, dtype of the rows): why this body cannot multiply them; None where it can."""
+
+
+GroupedMatmulName = Literal["reference", "tpu", "gpu"]
+
+GROUPED_MATMULS: dict[GroupedMatmulName, GroupedMatmulBody] = {
+    "reference": GroupedMatmulBody(reference_grouped_matmul.grouped_matmul, reference_grouped_matmul.refusal),
+    "tpu": GroupedMatmulBody(tpu_grouped_matmul.grouped_matmul, tpu_grouped_matmul.refusal),
+    "gpu": GroupedMatmulBody(gpu_grouped_matmul.grouped_matmul, gpu_grouped_matmul.refusal),
+}
+
+
+def grouped_matmul_body(name: GroupedMatmulName) -> GroupedMatmulBody:
+    """The grouped matmul of that name. Raises ValueError for a name that has none."""
+    if name not in GROUPED_MATMULS:
+        raise ValueError(f"there is no grouped matmul {name!r}; there is {', '.join(map(repr, GROUPED_MATMULS))}")
+    return GROUPED_MATMULS[name]

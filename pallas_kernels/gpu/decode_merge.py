@@ -6,7 +6,6 @@ nothing. The pieces of a unit have consecutive numbers (decode_schedule), so one
 loads in flight at a time.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -33,8 +32,12 @@ def merge(
 ) -> Array:  # [S, units, V, N]
     """One output per unit; zero where the schedule gives a unit nothing to do."""
     shape = (work.start.shape[0], units, *outputs.shape[1:])
+
+    def merge_pieces(*references: Any) -> None:
+        _merge_unit(*references, with_sinks=sinks is not None)
+
     kernel = plgpu.kernel(
-        functools.partial(_merge_unit, with_sinks=sinks is not None),
+        merge_pieces,
         out_type=jax.ShapeDtypeStruct(shape, dtype),
         grid=shape[:2],
         grid_names=("sequence", "unit"),

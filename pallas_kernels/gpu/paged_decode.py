@@ -7,6 +7,7 @@ The products are taken with swapped operands, so that the few query rows that sh
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -109,9 +110,11 @@ class _Cut:
 
 
 def _tile(head_dim: int, dtype: Any) -> int:
-    """Numbers in a line of a tile in shared memory: the widest swizzle that cuts a row of a head evenly."""
+    """Numbers in a line of a tile in shared memory: the widest swizzle that cuts a row of a head evenly.
+
+    8-bit numbers stop at 64, since a tile of them is widened in registers as a whole."""
     size = jnp.dtype(dtype).itemsize
-    return next(width for width in (128, 64, 32) if head_dim * size % width == 0) // size
+    return next(width for width in (128, 64, 32) if head_dim * size % width == 0 and width <= 64 * size) // size
 
 
 def _transforms(head_dim: int, dtype: Any) -> tuple[plgpu.TilingTransform, plgpu.SwizzleTransform]:
@@ -432,6 +435,11 @@ def decode(
     return _heads(cut, merged, q.shape)
 
 
+def derived_blocks(q: Array, pool: Pool, options: AttentionOptions) -> DecodeBlocks:
+    """How `decode` cuts its work when it is not told; shapes are enough."""
+    return _cut(q, pool, options, None).blocks
+
+
 def _cut(q: Array, pool: Pool, options: AttentionOptions, blocks: DecodeBlocks | None) -> _Cut:
     pages = pool.values if isinstance(pool, QuantizedPages) else pool
     _, heads, head_dim = q.shape
@@ -517,8 +525,12 @@ def _attend_pieces(
         operands = [pool.values, by_block, *operands]
     else:
         operands = [pool, *operands]
+
+    def decode_pieces(*references: Ref, **scratch: Ref) -> None:
+        _decode_kernel(cut, references, scratch)
+
     kernel = plgpu.kernel(
-        functools.partial(_decode_kernel, cut),
+        decode_pieces,
         out_type=[
             jax.ShapeDtypeStruct((pieces, cut.values, cut.rows), jnp.float32),
             jax.ShapeDtypeStruct((pieces, cut.rows), jnp.float32),
@@ -555,7 +567,7 @@ def _scratch(cut: _Cut) -> dict[str, Any]:
     return scratch
 
 
-def _decode_kernel(cut: _Cut, *references: Ref, **scratch: Ref) -> None:
+def _decode_kernel(cut: _Cut, references: Sequence[Ref], scratch: dict[str, Ref]) -> None:
     pages, *rest = references
     scales = rest.pop(0) if cut.quantized else None
     queries, table, layer, *work, outputs, log_sums = rest
