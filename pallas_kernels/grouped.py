@@ -50,40 +50,51 @@ class GroupedMatmul(Protocol):
     ) -> Array: ...
 
 
+class ExpertShape(NamedTuple):
+    """The numbers of some weights, which may be jax.ShapeDtypeStructs."""
+
+    experts: int  # E
+    products: int  # N
+    d: int
+    f: int
+    dtype: jnp.dtype  # of the values
+    rows_per_scale: int | None  # g; D for a scale of a whole column, None for weights without scales
+
+
 class ExpertMatrices(NamedTuple):
     """Weights in the one form that bodies compute with: expert e's product n is matrix e * N + n."""
 
     values: Array  # [E * N, D, F]
-    scales: Array | None  # [E * N, D/g, F]; g = D for a scale of a whole column
+    scales: Array | None  # [E * N, D/g, F]
     products: int  # N
-
-    @property
-    def num_experts(self) -> int:
-        return self.values.shape[0] // self.products
-
-    @property
-    def rows_per_scale(self) -> int:
-        """g."""
-        assert self.scales is not None
-        return self.values.shape[1] // self.scales.shape[1]
+    rows_per_scale: int | None
 
 
-def expert_matrices(weights: ExpertWeights) -> ExpertMatrices:
+def expert_shape(weights: ExpertWeights) -> ExpertShape:
     """Raises ValueError for weights and scales that do not fit each other."""
     values = weights.values if isinstance(weights, QuantizedExperts) else weights
     if values.ndim not in (3, 4):
         raise ValueError(f"expert weights are [E, D, F] or [E, N, D, F], not {list(values.shape)}")
     *lead, d, f = values.shape
-    products = lead[1] if len(lead) == 2 else 1
-    flat = values.reshape(-1, d, f)
+    rows_per_scale = None
+    if isinstance(weights, QuantizedExperts):
+        scales = list(weights.scales.shape)
+        if len(scales) == values.ndim - 1:
+            scales.insert(-1, 1)
+        if len(scales) != values.ndim or [*scales[:-2], scales[-1]] != [*lead, f] or d % max(scales[-2], 1):
+            raise ValueError(f"scales {list(weights.scales.shape)} do not fit weights {list(values.shape)}")
+        rows_per_scale = d // scales[-2]
+    return ExpertShape(lead[0], lead[1] if len(lead) == 2 else 1, d, f, jnp.dtype(values.dtype), rows_per_scale)
+
+
+def expert_matrices(weights: ExpertWeights) -> ExpertMatrices:
+    """Raises ValueError as `expert_shape` does."""
+    _, products, d, f, _, rows_per_scale = expert_shape(weights)
     if not isinstance(weights, QuantizedExperts):
-        return ExpertMatrices(flat, None, products)
-    scales = weights.scales
-    if scales.ndim == values.ndim - 1:
-        scales = scales[..., None, :]
-    if scales.ndim != values.ndim or [*scales.shape[:-2], scales.shape[-1]] != [*lead, f] or d % scales.shape[-2]:
-        raise ValueError(f"scales {list(weights.scales.shape)} do not fit weights {list(values.shape)}")
-    return ExpertMatrices(flat, scales.reshape(-1, *scales.shape[-2:]), products)
+        return ExpertMatrices(weights.reshape(-1, d, f), None, products, None)
+    assert rows_per_scale is not None
+    scales = weights.scales.reshape(-1, d // rows_per_scale, f)
+    return ExpertMatrices(weights.values.reshape(-1, d, f), scales, products, rows_per_scale)
 
 
 def quantized_experts(weights: Array, dtype: DTypeLike, rows_per_scale: int | None = None) -> QuantizedExperts:

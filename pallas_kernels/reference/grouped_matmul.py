@@ -42,8 +42,8 @@ def grouped_matmul(
     return lax.fori_loop(0, tiles.count, tile, jnp.zeros((m + rows, products * f), out_dtype))[:m]
 
 
-def refusal(num_rows: int, weights: ExpertWeights) -> str | None:
-    """There is nothing that this body cannot do."""
+def refusal(weights: ExpertWeights, dtype: DTypeLike) -> str | None:
+    """Why this body cannot multiply rows of `dtype` by such weights: there is nothing that it cannot do."""
     return None
 
 

@@ -24,7 +24,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from pallas_kernels.grouped import ExpertMatrices, ExpertWeights, expert_matrices
+from pallas_kernels.grouped import ExpertMatrices, ExpertWeights, expert_matrices, expert_shape
 
 LANES = 128
 LEAST_ROWS, MOST_ROWS = 16, 512  # of a tile; a register of bfloat16 has 16
@@ -51,23 +51,24 @@ class GroupedTiles:
         _, d, f = matrices.values.shape
         average = -(-num_rows // num_groups)
         rows = min(max(1 << (average - 1).bit_length(), LEAST_ROWS), MOST_ROWS)
-        depth = _depth(d, None if matrices.scales is None else matrices.rows_per_scale)
+        depth = _depth(d, matrices.rows_per_scale)
         columns = WEIGHT_BYTES // (jnp.dtype(dtype).itemsize * depth) // LANES * LANES
         return GroupedTiles(rows, depth, min(max(columns, LANES), -(-f // LANES) * LANES))
 
 
-def refusal(num_rows: int, weights: ExpertWeights) -> str | None:
-    """Why this body cannot multiply by such weights: a sentence, or None if it can."""
-    matrices = expert_matrices(weights)
-    d, dtype = matrices.values.shape[1], matrices.values.dtype
-    if matrices.scales is None and dtype not in FLOATS:
-        return f"the TPU grouped matmul takes weights in bfloat16, float32, int8 or float8_e4m3fn, not {dtype}"
-    if matrices.scales is not None and dtype not in EIGHT_BITS:
-        return f"the TPU grouped matmul takes scaled weights in int8 or float8_e4m3fn, not {dtype}"
-    if d > MOST_DEPTH * 2 and d % LANES:
-        return f"the TPU grouped matmul takes D in multiples of {LANES} beyond {MOST_DEPTH * 2}, not {d}"
-    if matrices.scales is not None and matrices.scales.shape[1] > 1 and matrices.rows_per_scale % LANES:
-        return f"the TPU grouped matmul takes scales of {LANES} rows or multiples, not {matrices.rows_per_scale}"
+def refusal(weights: ExpertWeights, dtype: DTypeLike) -> str | None:
+    """Why this body cannot multiply rows of `dtype` by such weights: a sentence, or None if it can."""
+    shape, rows = expert_shape(weights), jnp.dtype(dtype)
+    if rows not in FLOATS:
+        return f"the TPU grouped matmul takes rows in bfloat16 or float32, not {rows}"
+    if shape.rows_per_scale is None and shape.dtype not in FLOATS:
+        return f"the TPU grouped matmul takes weights in bfloat16, float32, int8 or float8_e4m3fn, not {shape.dtype}"
+    if shape.rows_per_scale is not None and shape.dtype not in EIGHT_BITS:
+        return f"the TPU grouped matmul takes scaled weights in int8 or float8_e4m3fn, not {shape.dtype}"
+    if shape.d > MOST_DEPTH * 2 and shape.d % LANES:
+        return f"the TPU grouped matmul takes D in multiples of {LANES} beyond {MOST_DEPTH * 2}, not {shape.d}"
+    if shape.rows_per_scale not in (None, shape.d) and shape.rows_per_scale % LANES:
+        return f"the TPU grouped matmul takes scales of {LANES} rows or multiples, not {shape.rows_per_scale}"
     return None
 
 
@@ -86,9 +87,7 @@ def grouped_matmul(
     Raises ValueError for what `refusal` names.
     """
     m, d = x.shape
-    reason = refusal(m, weights)
-    if reason is None and x.dtype not in FLOATS:
-        reason = f"the TPU grouped matmul takes rows in bfloat16 or float32, not {x.dtype}"
+    reason = refusal(weights, x.dtype)
     if reason is not None:
         raise ValueError(reason)
     matrices = expert_matrices(weights)
@@ -120,7 +119,7 @@ def grouped_matmul(
         None if matrices.scales is None else spec((None, matrices.scales.shape[1], tiles.columns), scale_block),
     ]
     out = pl.pallas_call(
-        partial(_kernel, rows_per_scale=None if matrices.scales is None else matrices.rows_per_scale),
+        partial(_kernel, rows_per_scale=matrices.rows_per_scale),
         out_shape=jax.ShapeDtypeStruct((products, m, f), out_dtype),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(_Visits._fields) - 1,

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.grouped import ExpertWeights, GroupedMatmul, QuantizedExperts, expert_matrices
+from pallas_kernels.grouped import ExpertWeights, GroupedMatmul, expert_matrices
 
 # Empty groups at both ends and between; one row; more rows than a tile; none at all; rows that no group has.
 GROUPS: dict[str, tuple[int, list[int]]] = {
@@ -28,7 +28,7 @@ def in_float64(x: jnp.ndarray, weights: ExpertWeights, group_sizes: list[int], f
     """[sum(group_sizes), N * F], expert by expert."""
     matrices = expert_matrices(weights)
     values = np.asarray(matrices.values.astype(jnp.float32), np.float64)
-    if matrices.scales is not None:
+    if matrices.scales is not None and matrices.rows_per_scale is not None:
         values *= np.repeat(np.asarray(matrices.scales, np.float64), matrices.rows_per_scale, axis=1)
     rows = np.asarray(x.astype(jnp.float32), np.float64)
     parts, begin = [], 0
@@ -51,10 +51,3 @@ def assert_agrees(
     found = np.asarray(out.astype(jnp.float32), np.float64)[: len(expected)]
     error = np.abs(found - expected).max(initial=0.0) / max(np.abs(expected).max(initial=0.0), 1e-30)
     assert error <= tolerance, f"off by {error:.2e} of the largest"
-
-
-def matrices_of(weights: ExpertWeights) -> str:
-    """How a test names weights."""
-    if isinstance(weights, QuantizedExperts):
-        return f"{weights.values.dtype} with scales {list(weights.scales.shape)}"
-    return str(weights.dtype)

@@ -69,6 +69,7 @@ def test_eight_bits_hold_a_weight_as_well_as_they_can(dtype: jnp.dtype, error: f
         held = quantized_experts(weights, dtype, group)
         flat = expert_matrices(held)
         assert flat.scales is not None
+        assert flat.rows_per_scale is not None
         back = flat.values.astype(jnp.float32) * jnp.repeat(flat.scales, flat.rows_per_scale, axis=1)
         largest = jnp.repeat(
             jnp.abs(weights.reshape(2, -1, flat.rows_per_scale, F)).max(axis=2), flat.rows_per_scale, axis=1

@@ -72,4 +72,4 @@ def test_what_it_cannot_multiply_is_refused_by_name(weights: Any, match: str) ->
     d = (weights.values if isinstance(weights, QuantizedExperts) else weights).shape[1]
     with pytest.raises(ValueError, match=match):
         grouped_matmul(jnp.zeros((4, d), jnp.bfloat16), weights, jnp.asarray([4, 0]))
-    assert refusal(4, jnp.zeros((2, 64, 64), jnp.bfloat16)) is None
+    assert refusal(jax.ShapeDtypeStruct((2, 64, 64), jnp.bfloat16), jnp.bfloat16) is None
