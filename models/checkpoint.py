@@ -67,18 +67,23 @@ def load(
 def convert(
     source: Path,
     target: Path,
-    dtype: Any,
+    dtype: Any | None = None,
     *,
     progress: Progress | None = None,
     families: Sequence[Family] = FAMILIES,
 ) -> None:
-    """Writes the hub checkpoint `source` in weft's own layout, its weights in `dtype`. Raises as `load` does."""
-    _check_dtype(dtype)
+    """Writes the hub checkpoint `source` in weft's own layout. Raises as `load` does.
+
+    dtype: of the weights; without it bfloat16 where all of them are, else float32.
+    """
     if is_converted(source):
         raise CheckpointError(f"{source}: it is converted already")
     family, config = _parse(source, families)
-    listed = family.build(config, dtype, seed=None, layers="list")
     with TensorFiles(source) as files:
+        if dtype is None:
+            dtype = jnp.bfloat16 if {files.dtype(name) for name in files} == {"BF16"} else jnp.float32
+        _check_dtype(dtype)
+        listed = family.build(config, dtype, seed=None, layers="list")
         write_converted(source, listed, HubWeights(files, family.tensors(config), progress), target)
 
 

@@ -10,7 +10,7 @@ a `RouterRule`, not code of this file.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +153,14 @@ def apply_experts(
     return total.astype(x.dtype), order.group_sizes
 
 
+class ApplyExperts(Protocol):
+    """`apply_experts`, or what does the same where the experts are split over devices (see split_experts.py)."""
+
+    def __call__(
+        self, x: Array, routing: Routing, mlps: ExpertMLPs, num_experts: int, gate: Gate, matmul: GroupedMatmul
+    ) -> tuple[Array, Array]: ...
+
+
 def _of_experts(bias: Array, experts: Array) -> Array:
     """bias [E, ...] for the expert of each row; any for a row that has none."""
     return bias[jnp.minimum(experts, bias.shape[0] - 1)]
@@ -185,6 +193,7 @@ class RoutedExperts(nnx.Module):
         self.rule = rule
         self.gate = gate
         self.matmul: GroupedMatmul = reference_matmul
+        self.apply: ApplyExperts = apply_experts
         self.num_experts = e
 
     def __call__(self, x: Array) -> Array:  # [T, D] -> [T, D]
@@ -199,7 +208,7 @@ class RoutedExperts(nnx.Module):
         routing = self.routing(x)
         if real is not None:
             routing = routing._replace(experts=jnp.where(real[:, None], routing.experts, self.num_experts))
-        return apply_experts(x, routing, self.mlps(), self.num_experts, self.gate, self.matmul)
+        return self.apply(x, routing, self.mlps(), self.num_experts, self.gate, self.matmul)
 
     def routing(self, x: Array) -> Routing:
         """Each token's experts and their weights; logits are summed and kept in float32."""

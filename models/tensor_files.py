@@ -49,9 +49,13 @@ class TensorFiles:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._slices[name].get_shape())
 
+    def dtype(self, name: str) -> str:
+        """As the file names it: F32, BF16 ..."""
+        return self._slices[name].get_dtype()
+
     def nbytes(self, name: str) -> int:
         """Raises CheckpointError for a tensor that is not F32, F16 or BF16."""
-        dtype = self._slices[name].get_dtype()
+        dtype = self.dtype(name)
         if dtype not in BYTES:
             raise CheckpointError(f"tensor {name} is {dtype}; it must be one of {', '.join(BYTES)}")
         return BYTES[dtype] * int(np.prod(self.shape(name)))

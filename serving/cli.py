@@ -13,6 +13,7 @@ _COMMANDS = {
     "chat": "chat in the terminal",
     "generate": "run a file of prompts, without a server",
     "bench": "measure a server or an engine",
+    "convert": "write a checkpoint in weft's own layout",
 }
 _PROCESSES = ("engine", "api")  # what `serve` starts; not listed in the help
 

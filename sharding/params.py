@@ -72,10 +72,9 @@ class Placement:
             return (size - beside) // self.kv_copies + beside
         parts = split_of(self.mesh, name)
         if size % parts and not RULES[name].pads:
-            most = parts * self.mesh.devices.size
             raise MeshError(
                 f"{size} {name} cannot be split {parts} ways over {' x '.join(RULES[name].axes)}: "
-                f"it can be {', '.join(map(str, divisors(size, most)))}"
+                f"it can be {', '.join(map(str, divisors(size, size)))}"
             )
         return -(-size // parts) * parts
 

@@ -13,7 +13,16 @@ MOST_LINES = {"pallas_kernels": 700}
 MOST_LINES_ELSEWHERE = 500
 MOST_LINES_OF_A_FUNCTION = 120
 EMPTY_WORDS = {"utils", "util", "common", "helper", "helpers", "misc", "manager", "base"}
-USES_JAX = {"steps.py", "sampling.py", "sampler_rows.py", "programs.py", "executor.py", "device.py", "placement.py"}
+USES_JAX = {
+    "steps.py",
+    "sampling.py",
+    "sampler_rows.py",
+    "programs.py",
+    "executor.py",
+    "device.py",
+    "placement.py",
+    "conversion.py",
+}
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 

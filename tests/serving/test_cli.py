@@ -16,12 +16,12 @@ def test_help_lists_the_commands_and_not_the_processes(capsys: pytest.CaptureFix
         main(["--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    for name in ("serve", "chat", "generate", "bench"):
+    for name in ("serve", "chat", "generate", "bench", "convert"):
         assert f"\n    {name} " in shown
     assert "\n    engine" not in shown
 
 
-@pytest.mark.parametrize("command", ["serve", "chat", "generate", "bench", "engine", "api"])
+@pytest.mark.parametrize("command", ["serve", "chat", "generate", "bench", "convert", "engine", "api"])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])

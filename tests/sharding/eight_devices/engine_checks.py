@@ -7,7 +7,6 @@ from collections import Counter
 import jax
 import pytest
 
-from models.registry import FAMILIES
 from serving.engine.executor import Executor
 from tests.sharding.eight_devices.tiny_engine import LAYERS, Stream, executor, serve, ties
 
@@ -32,12 +31,12 @@ def test_eight_devices_give_the_tokens_of_one(eight: Executor, alone: list[Strea
 
 @pytest.mark.parametrize("sizes", [{"tensor": 2}, {"expert": 2, "tensor": 2}])
 def test_fewer_devices_give_the_tokens_of_one(sizes: dict[str, int], alone: list[Stream]) -> None:
-    assert ties(alone, serve(executor("LlamaForCausalLM", sizes, layers="stacked"))) <= 1
+    assert ties(alone, serve(executor("LlamaForCausalLM", sizes))) <= 1
 
 
-@pytest.mark.parametrize("name", [one.architectures[0] for one in FAMILIES if "llama" not in one.__name__])
-def test_every_family_gives_the_tokens_of_one_device(name: str) -> None:
-    assert ties(serve(executor(name, {})), serve(executor(name, {"tensor": 8}, layers="stacked"))) <= 1
+def test_qwen3_gives_the_tokens_of_one_device() -> None:
+    one, eight = (executor("Qwen3ForCausalLM", sizes, layers="stacked") for sizes in ({}, {"tensor": 8}))
+    assert ties(serve(one), serve(eight)) <= 1
 
 
 def collectives(program: jax.stages.Compiled) -> Counter[str]:
@@ -70,7 +69,16 @@ def test_pages_are_split_by_head_and_written_in_place(eight: Executor) -> None:
 
 
 def test_serving_compiles_nothing(eight: Executor) -> None:
-    with jax.log_compiles(), jax.checking_leaks():
-        before = eight.programs_compiled
-        serve(eight)
-    assert eight.programs_compiled == before
+    compiled: list[str] = []
+
+    def note(event: str, seconds: float, **_: object) -> None:
+        if "backend_compile" in event:
+            compiled.append(event)
+
+    serve(eight)
+    jax.monitoring.register_event_duration_secs_listener(note)
+    jax.jit(lambda x: x * 3)(1.0)
+    assert compiled, "compiling makes no event, so nothing would be shown"
+    compiled.clear()
+    serve(eight)
+    assert not compiled
