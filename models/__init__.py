@@ -11,6 +11,8 @@
     hub.py           how its tensors lie in the leaves of a module
     layers.py        norms, projections, embeddings: a weight is declared once, with its shape, its axes and its init
     rope.py          rotary positions and their scaling kinds
+    windows.py       how far back each layer sees
+    decoder.py       what is around a family's blocks
     llama.py ...     one file a family
 
 One letter key, alike in annotations, einsums and docstrings:

@@ -11,7 +11,7 @@ the program is traced. `rope_scaling` (or `rope_parameters`, its newer name) of 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -138,7 +138,7 @@ def use_max_length(model: nnx.Module, max_length: int) -> None:
     for _, module in nnx.iter_modules(model):
         rope = getattr(module, "rope", None)
         if isinstance(rope, LongRope):
-            module.rope = replace(rope, max_length=max_length)
+            cast(Any, module).rope = replace(rope, max_length=max_length)
 
 
 def read_rope(
@@ -232,7 +232,8 @@ class _Reader:
         factor = math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0
         factor = scaling.positive("attention_factor", factor)
         short, long = (
-            self.ready(plain / np.float32(scaling.positives(name, count=len(plain))), factor) for name in LONGROPE
+            self.ready(plain / np.array(scaling.positives(name, count=len(plain)), np.float32), factor)
+            for name in LONGROPE
         )
         return LongRope(short=short, long=long, original=int(original), max_length=self.max_position)
 
