@@ -14,6 +14,7 @@ _COMMANDS = {
     "generate": "run a file of prompts, without a server",
     "bench": "measure a server or an engine",
     "convert": "write a checkpoint in weft's own layout",
+    "plan": "compile for a machine that is not at hand: does it fit, how fast can it be",
 }
 _PROCESSES = ("engine", "api")  # what `serve` starts; not listed in the help
 

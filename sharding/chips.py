@@ -13,7 +13,7 @@ class Chip:
     name: str
     title: str
     kind: Kind
-    memory: int  # bytes that a program may use
+    memory: int  # bytes that a program may use, as drivers and compilers report them
     bandwidth: float  # of that memory, bytes/s
     bfloat16: float  # operations/s
     eight_bit: float  # operations/s of the faster of int8 and fp8; where a chip has neither, bfloat16's
@@ -55,7 +55,7 @@ _CHIPS = (
         name="v5e",
         title="TPU v5e",
         kind="tpu",
-        memory=16 << 30,
+        memory=int(15.75 * 2**30),
         bandwidth=0.819e12,
         bfloat16=197e12,
         eight_bit=394e12,
@@ -66,7 +66,7 @@ _CHIPS = (
         name="v5p",
         title="TPU v5p",
         kind="tpu",
-        memory=95 << 30,
+        memory=int(95.74 * 2**30),
         bandwidth=2.765e12,
         bfloat16=459e12,
         eight_bit=918e12,
@@ -77,7 +77,7 @@ _CHIPS = (
         name="v6e",
         title="TPU v6e",
         kind="tpu",
-        memory=32 << 30,
+        memory=int(31.25 * 2**30),
         bandwidth=1.64e12,
         bfloat16=918e12,
         eight_bit=1836e12,

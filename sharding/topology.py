@@ -76,7 +76,7 @@ def parse_topology(text: str) -> Topology:
     return Topology(chip, sides)
 
 
-def devices_of(topology: Topology) -> list[jax.Device]:
+def devices_of(topology: Topology) -> list[jax.Device]:  # pyright: ignore[reportInvalidTypeForm] (an alias)
     """Compile-only devices. Raises RuntimeError where the compiler is not installed or knows no such slice."""
     try:
         if topology.chip.kind == "tpu":

@@ -22,6 +22,9 @@ USES_JAX = {
     "device.py",
     "placement.py",
     "conversion.py",
+    "compiled.py",
+    "deployment_plan.py",
+    "roofline.py",
 }
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 

@@ -1,0 +1,184 @@
+"""The plan of a deployment: does it fit a machine that is not at hand, how fast can it be there, and what would fit."""
+
+import dataclasses
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+
+from models.errors import CheckpointError as ModelCheckpointError
+from models.interface import Family, ModelShape
+from models.registry import family_of
+from models.tensor_files import read_json
+from pallas_kernels.dispatch import attention_body
+from serving.config import Deployment
+from serving.engine.limits import ExecutorLimits
+from serving.errors import ConfigError
+from serving.planner import roofline
+from serving.planner.compiled import AbstractDeployment, CompiledStep, Holdings
+from serving.planner.roofline import Footprint, Step
+from sharding.chips import Chip
+from sharding.mesh import MeshError, divisors, make_mesh
+from sharding.topology import devices_of, parse_topology
+
+DECODE_SEQUENCES = (1, 8, 32, 64, 128, 256)
+CONTEXTS = (1024, 8192)
+PREFILL_TOKENS = (512, 2048, 8192, 32768)
+POOL_SHARE = 0.8  # of what the weights leave, taken for pages while compiling: the rest is for temporaries
+SHORTEST = 256  # tokens: a window below it is not worth advising
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # begins what XLA says
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All bytes are of one device. What does not fit has no estimates, and has advice instead."""
+
+    deployment: str
+    topology: str
+    mesh: dict[str, int]
+    devices: int  # that the mesh uses
+    memory: int  # of a device
+    holdings: Holdings
+    steps: dict[int, CompiledStep]  # by tokens
+    max_model_len: int
+    decode: dict[int, list[Step]]  # context -> by DECODE_SEQUENCES
+    prefill: list[Step]  # by PREFILL_TOKENS
+    advice: list[str]
+
+    @property
+    def temporaries(self) -> int:
+        return max((step.temporaries for step in self.steps.values()), default=0)
+
+    @property
+    def positions(self) -> int:
+        """Of context that pages have room for, over all sequences; negative where the model alone does not fit."""
+        held = self.holdings
+        return (self.memory - held.weights - held.rows - self.temporaries) // held.position
+
+    @property
+    def fits(self) -> bool:
+        """Whether one sequence of full length can be served."""
+        return bool(self.steps) and self.positions >= self.max_model_len
+
+
+def make_plan(deployment: Deployment, topology: str | None, progress: Progress = lambda what: None) -> Plan:
+    """Compiles the deployment for `topology`, or for the one that it names itself.
+
+    Raises ConfigError for a topology, mesh or model that cannot be, and where a compiler is missing.
+    """
+    wanted = topology or deployment.plan.topology
+    if wanted is None:
+        raise ConfigError("say what to plan for: --topology, as in v5p:2x2x2 or h100:8, or plan.topology in the file")
+    family, config = read_architecture(deployment)
+    try:
+        machine = parse_topology(wanted)
+        sizes = dataclasses.asdict(deployment.mesh)
+        mesh = make_mesh(sizes, devices_of(machine))
+        limits = _limits(deployment, family.shape(config))
+        dtype = jnp.dtype(deployment.model.dtype or "bfloat16")
+        abstract = AbstractDeployment(family, config, dtype, limits, mesh, attention_body(machine.chip.kind))
+    except MeshError as error:
+        raise ConfigError(f"mesh: {error}", param="mesh") from error
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(str(error), param="topology") from error
+    holdings, shape = abstract.holdings(), abstract.shape
+    progress(f"compiling for {machine}: steps of {' and '.join(map(str, limits.token_buckets))} tokens")
+    compiled = _compiled_if_it_fits(abstract, holdings, machine.chip, limits)
+    plan = Plan(
+        deployment=deployment.name,
+        topology=str(machine),
+        mesh={axis: size for axis, size in sizes.items() if size > 1},
+        devices=mesh.devices.size,
+        memory=machine.chip.memory,
+        holdings=holdings,
+        steps=compiled,
+        max_model_len=limits.max_model_len,
+        decode={},
+        prefill=[],
+        advice=[],
+    )
+    if not plan.fits:
+        return dataclasses.replace(plan, advice=_advice(plan, shape, machine.chip))
+    footprint = _footprint(plan, shape, limits.max_num_seqs, dtype.itemsize)
+    return dataclasses.replace(
+        plan,
+        decode={
+            context: [roofline.decode(footprint, machine.chip, n, context) for n in DECODE_SEQUENCES]
+            for context in CONTEXTS
+        },
+        prefill=[roofline.prefill(footprint, machine.chip, n) for n in PREFILL_TOKENS],
+    )
+
+
+def read_architecture(deployment: Deployment) -> tuple[Family, Any]:
+    """The family and its config, by `model.architecture` or the checkpoint's config.json. Raises ConfigError."""
+    path = deployment.model.architecture or deployment.model.checkpoint / "config.json"
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8")) if path.suffix == ".toml" else read_json(path)
+        family = family_of(fields)
+        return family, family.parse(fields)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ModelCheckpointError) as error:
+        raise ConfigError(f"{path}: {error}", param="architecture") from error
+
+
+def _limits(deployment: Deployment, shape: ModelShape) -> ExecutorLimits:
+    """As the engine would be built, with the two steps that matter most: all sequences decoding, a full prefill."""
+    engine = deployment.engine
+    return ExecutorLimits(
+        max_num_seqs=engine.max_num_seqs,
+        max_model_len=engine.max_model_len or shape.max_position,
+        page_size=engine.page_size,
+        num_pages=1,
+        token_buckets=tuple(sorted({engine.max_num_seqs, engine.max_num_batched_tokens})),
+    )
+
+
+def _compiled_if_it_fits(
+    abstract: AbstractDeployment, holdings: Holdings, chip: Chip, limits: ExecutorLimits
+) -> dict[int, CompiledStep]:
+    """The steps, with about as many pages as will be served, so that a copy of them would show; {} if too large."""
+    free = chip.memory - holdings.weights - holdings.rows
+    if free < limits.max_model_len * holdings.position:
+        return {}
+    try:
+        return abstract.compile(int(POOL_SHARE * free) // (holdings.position * limits.page_size) or 1)
+    except RuntimeError as error:
+        if OUT_OF_MEMORY not in str(error):
+            raise
+        return {}
+
+
+def _footprint(plan: Plan, shape: ModelShape, tokens: int, itemsize: int) -> Footprint:
+    held = plan.holdings
+    dense = held.weights - held.experts - held.gathered
+    active = held.experts * shape.experts_per_token / max(1, shape.experts)
+    value_dim = shape.head_dim if shape.value_dim is None else shape.value_dim
+    return Footprint(
+        weight_bytes=dense,
+        expert_bytes=held.experts,
+        experts=max(1, shape.experts),
+        experts_per_token=shape.experts_per_token,
+        page_bytes=held.position,
+        flops=2 * (dense + active) / itemsize,
+        attention_flops=2 * (shape.head_dim + value_dim) * shape.num_heads * shape.num_layers / plan.devices,
+        link_bytes=plan.steps[tokens].sent / tokens,
+    )
+
+
+def _advice(plan: Plan, shape: ModelShape, chip: Chip) -> list[str]:
+    """What to change where it does not fit."""
+    found: list[str] = []
+    if plan.positions >= SHORTEST:
+        found.append(f"set engine.max_model_len to {plan.positions // SHORTEST * SHORTEST} or less")
+    held, title = plan.holdings, chip.title
+    for size in divisors(shape.num_heads, shape.num_heads):
+        # KV heads are repeated where there are fewer than devices: pages shrink no further then.
+        page = held.position * plan.devices / min(size, shape.num_kv_heads)
+        weights = held.weights * plan.devices / size
+        if size > plan.devices and chip.memory * POOL_SHARE - weights - held.rows >= page * plan.max_model_len:
+            return [*found, f"split it over more devices: mesh.tensor = {size}, on {size} {title}"]
+    return [*found, f"no number of {title} that divides its {shape.num_heads} heads holds it: take a larger chip"]
