@@ -16,7 +16,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.gpu.decode_schedule import Schedule
 
 NEGATIVE = -1e30
-IN_FLIGHT = 4  # pieces that are loaded before the first of them is used
+IN_FLIGHT_REGISTERS = 64  # of a thread, for pieces that are loaded before the first of them is used
 COLUMNS = plgpu.Layout.WGMMA.reduce(0)
 LOAD_INDEX = ((),) if jax.__version_info__ < (0, 11) else ()  # 0.10 wants an index, 0.11 deprecates it
 
@@ -51,6 +51,7 @@ def _merge_unit(outputs: Any, log_sums: Any, start: Any, count: Any, share: Any,
     sequence, unit = lax.axis_index("sequence"), lax.axis_index("unit")
     sinks, out = rest if with_sinks else (None, *rest)
     _, values, rows = outputs.shape
+    in_flight = min(max(IN_FLIGHT_REGISTERS * 128 // (values * rows), 1), 8)
     blocks, cta_share = count[sequence], share[0]
     begin = start[sequence] + unit * blocks
     first_cta = lax.div(begin, cta_share)
@@ -62,12 +63,12 @@ def _merge_unit(outputs: Any, log_sums: Any, start: Any, count: Any, share: Any,
 
     def add(i: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         maximum, total, output = carry
-        here = [i * IN_FLIGHT + j for j in range(IN_FLIGHT)]
+        here = [i * in_flight + j for j in range(in_flight)]
         index = [first_piece + jnp.minimum(j, pieces - 1) for j in here]
         logs = [plgpu.load(log_sums.at[p], *LOAD_INDEX, layout=COLUMNS, optimized=False) for p in index]
         parts = [plgpu.load(outputs.at[p], *LOAD_INDEX, layout=plgpu.Layout.WGMMA, optimized=False) for p in index]
         for j, log, part in zip(here, logs, parts, strict=True):
-            log = jnp.where(j < pieces, log, NEGATIVE)
+            log = log + jnp.where(j < pieces, 0.0, NEGATIVE)  # a piece too many: its weight is zero
             new_maximum = jnp.maximum(maximum, log)
             shrink, weight = jnp.exp2(maximum - new_maximum), jnp.exp2(log - new_maximum)
             maximum, total = new_maximum, total * shrink + weight
@@ -81,6 +82,6 @@ def _merge_unit(outputs: Any, log_sums: Any, start: Any, count: Any, share: Any,
         maximum = plgpu.load(sinks.at[unit], *LOAD_INDEX, layout=COLUMNS, optimized=False)
         total = plgpu.layout_cast(jnp.ones((rows,), jnp.float32), COLUMNS)
     output = plgpu.layout_cast(jnp.zeros((values, rows), jnp.float32), plgpu.Layout.WGMMA)
-    trips = lax.div(pieces + IN_FLIGHT - 1, IN_FLIGHT)
+    trips = lax.div(pieces + in_flight - 1, in_flight)
     _, total, output = lax.fori_loop(0, trips, add, (maximum, total, output))
     out[sequence, unit] = (output / spread(jnp.maximum(total, 1e-30))).astype(out.dtype)
