@@ -1,0 +1,35 @@
+"""The whole table of what is compiled without hardware. See scripts/compile_targets."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from scripts.targets import deployments, gpu_kernels, tpu_kernels
+
+PARTS: dict[str, Callable[[], Iterator[bool]]] = {
+    "tpu": tpu_kernels.table,
+    "gpu": gpu_kernels.table,
+    "deployments": partial(deployments.table, Path("configs/deployments")),
+}
+
+
+def _part(name: str) -> str:
+    if name not in PARTS:
+        raise argparse.ArgumentTypeError(f"there is no part {name!r}; there is {', '.join(PARTS)}")
+    return name
+
+
+def main() -> int:
+    """1 where something that should compile does not, spills, or does not fit."""
+    parser = argparse.ArgumentParser(prog="scripts/compile_targets", description=__doc__)
+    parser.add_argument("parts", nargs="*", type=_part, metavar="{tpu,gpu,deployments}", help="by default all")
+    chosen = parser.parse_args().parts or list(PARTS)
+    good = [row for part in chosen for row in PARTS[part]()]
+    print(f"{sum(good)} of {len(good)} as they should be")
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
