@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.ragged import AttentionOptions, PoolSpec
-from pallas_kernels.reference.paged_attention import paged_attention, refusal
+from pallas_kernels.reference.paged_attention import paged_attention, refusal, shared_pages
 from tests.pallas_kernels.attention_oracle import attend_one
 from tests.pallas_kernels.kept_pages import KeptPages
 from tests.pallas_kernels.ragged_sequences import PagedSequence, PagedSequences
@@ -93,8 +93,11 @@ class Trial:
     def draw(self, *shape: int) -> np.ndarray:
         return self.random.normal(size=shape).astype(self.dtype)
 
-    def run(self, prefixes: list[int], counts: list[int], num_decode: int) -> None:
-        """Sequences of `prefixes` tokens go on by `counts`; asserts the outputs and every number of the pool."""
+    def run(self, prefixes: list[int], counts: list[int], num_decode: int, shared: int = 0) -> None:
+        """Sequences of `prefixes` tokens go on by `counts`; asserts the outputs and every number of the pool.
+
+        Of the `shared` first tokens, whole pages are the first sequence's in all of them.
+        """
         setting = self.setting
         row_count = 1 if self.pool.latent else 2 * setting.kv_heads
         pages = PagedSequences(self.random, self.num_pages, setting.page_size)
@@ -103,6 +106,10 @@ class Trial:
         for prefix, count in zip(prefixes, counts, strict=True):
             sequence = pages.begin(prefix + count)
             rows = self.draw(prefix + count, row_count, setting.head_dim)
+            if sequences:
+                whole = shared // setting.page_size
+                sequence.pages[:whole] = sequences[0].pages[:whole]
+                rows[: whole * setting.page_size] = histories[0][: whole * setting.page_size]
             self.write(pool, pages, sequence, rows, range(prefix))
             sequence.length = prefix
             sequences.append(sequence)
@@ -181,6 +188,30 @@ def test_a_bucket_full_of_prefill_from_an_empty_pool(trial: Trial) -> None:
 
 def test_every_row_decodes(trial: Trial) -> None:
     trial.run([0, 1, 7, 8, 9, 63, 64, LONGEST - 1], [1] * ROWS, ROWS)
+
+
+@pytest.mark.parametrize("shared", [47, 64, 200, 256])
+def test_decoding_sequences_that_share_a_prefix_read_it_once(trial: Trial, shared: int) -> None:
+    trial.run([shared, 299, shared + 1, 260, shared], [1] * 5, 5, shared)
+
+
+def test_a_prefix_that_only_some_share(trial: Trial) -> None:
+    trial.run([250, 299, 270, 256], [1, 1, 1, 17], 3, 240)  # the last one prefills
+    trial.run([256], [1], 1, 256)  # a single one shares with nobody
+
+
+def test_shared_pages_are_the_full_ones_that_all_live_rows_have_in_common() -> None:
+    table = jnp.asarray([[4, 5, 6, 7], [4, 5, 6, 9], [4, 5, 8, 7], [1, 2, 3, 0]])
+
+    def shared(rows: int, lens: list[int]) -> int:
+        return int(shared_pages(table, jnp.arange(4) < rows, jnp.asarray(lens), page_size=8))
+
+    assert shared(2, [30, 30, 30, 30]) == 3
+    assert shared(3, [30, 30, 30, 30]) == 2
+    assert shared(2, [30, 15, 30, 30]) == 1
+    assert shared(4, [30, 30, 30, 30]) == 0
+    assert shared(1, [30, 30, 30, 30]) == 0
+    assert shared(0, [0, 0, 0, 0]) == 0
 
 
 @pytest.mark.parametrize("prefix", [15, 16, 17, 63, 64, 65, 255])
