@@ -7,6 +7,7 @@ import pytest
 from serving.config import Deployment, EngineConfig, MeshConfig, ModelConfig, load_deployment, load_mesh
 from serving.errors import ConfigError
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 LEAST = {"name": '"tiny"', "model.checkpoint": '"weights"'}
 
 
@@ -60,9 +61,17 @@ def test_a_fault_of_a_mesh_file_names_that_file(tmp_path: Path) -> None:
         load_deployment(written(tmp_path / "tiny.toml", mesh='"mesh.toml"'))
 
 
-def test_the_meshes_that_come_with_weft_can_be_read() -> None:
-    files = sorted((Path(__file__).parents[2] / "configs" / "meshes").glob("*.toml"))
-    assert [load_mesh(path).tensor for path in files if path.stem.startswith("tensor-")] == [8]
+@pytest.mark.parametrize("path", sorted((CONFIGS / "meshes").glob("*.toml")), ids=lambda path: path.stem)
+def test_a_mesh_that_comes_with_weft_is_what_its_name_says(path: Path) -> None:
+    axis, size = path.stem.split("-")
+    assert load_mesh(path) == MeshConfig(**{axis: int(size)})
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "deployments").glob("*.toml")), ids=lambda path: path.stem)
+def test_a_deployment_that_comes_with_weft_can_be_read(path: Path) -> None:
+    deployment = load_deployment(path)
+    architecture = deployment.model.architecture
+    assert architecture is None or architecture.is_file()
 
 
 def test_a_whole_number_is_taken_for_a_time(file: Path) -> None:
