@@ -19,7 +19,7 @@ from serving.config import (
 from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
 
-_MODEL_FLAGS = ("dtype", "chat_template")
+_MODEL_FLAGS = ("checkpoint", "dtype", "chat_template")
 _ENGINE_FLAGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 _SERVER_FLAGS = ("host", "port", "allowed_hosts", "allowed_origins")
 _PROCESS_FLAGS = ("log_format",)
@@ -31,6 +31,9 @@ def add_deployment_flags(parser: argparse.ArgumentParser, *, server: bool) -> No
     parser.add_argument("deployment", nargs="?", help="a deployment file, or the name of one in configs/deployments")
     group = parser.add_argument_group("deployment", "instead of a deployment file, or over its values")
     group.add_argument("--model", type=Path, metavar="DIR", help="serve this checkpoint, with defaults for the rest")
+    group.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="the deployment's weights, instead of where it says"
+    )
     group.add_argument("--served-model-name", metavar="NAME", help="the model id that clients send")
     group.add_argument("--dtype", choices=get_args(Dtype), help="of weights and computation")
     group.add_argument("--chat-template", type=Path, metavar="FILE", help="instead of the checkpoint's own")
@@ -56,6 +59,10 @@ def deployment_from(args: argparse.Namespace) -> Deployment:
     """The deployment that the flags describe. Raises ConfigError."""
     if (args.deployment is None) == (args.model is None):
         raise ConfigError("give a deployment or --model DIR, one of the two", param="model")
+    if args.checkpoint is not None and args.model is not None:
+        raise ConfigError(
+            "--checkpoint goes with a deployment; --model serves a directory by itself", param="checkpoint"
+        )
     deployment = load_deployment(_path_of(args.deployment)) if args.model is None else _of_model(args.model)
     deployment = dataclasses.replace(
         deployment,

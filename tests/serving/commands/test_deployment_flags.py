@@ -45,6 +45,14 @@ def test_flags_win_over_the_file_and_the_rest_stays(file: Path) -> None:
     assert (found.engine.max_model_len, found.engine.max_num_seqs, found.engine.max_waiting) == (64, 4, 9)
 
 
+def test_the_weights_of_a_deployment_may_lie_elsewhere(file: Path, tmp_path: Path) -> None:
+    args = parsed(str(file), "--checkpoint", str(tmp_path))
+    assert deployment_from(args).model.checkpoint == tmp_path
+    assert f"--checkpoint={tmp_path}" in deployment_arguments(args)
+    with pytest.raises(ConfigError, match="--checkpoint goes with a deployment"):
+        deployment_from(parsed("--model", str(tmp_path), "--checkpoint", str(tmp_path)))
+
+
 def test_a_model_directory_is_a_deployment_of_its_name(tmp_path: Path) -> None:
     found = deployment_from(parsed("--model", str(tmp_path)))
     assert (found.name, found.model.checkpoint) == (tmp_path.name, tmp_path)
