@@ -32,7 +32,7 @@ class EngineConfig:
     max_num_seqs: int = 32  # streams that run at once
     max_num_batched_tokens: int = 512  # the token budget of a step
     max_waiting: int = 1024  # queued streams before new ones are refused
-    page_size: int = 16  # tokens
+    page_size: int = 32  # tokens
     num_pages: int | None = None  # None: derived from cache_bytes
     cache_bytes: int = 1 << 30
     prefix_caching: bool = True

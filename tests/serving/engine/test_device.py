@@ -31,7 +31,9 @@ def test_pages_fill_the_bytes_given() -> None:
     assert page_count(engine, PAGE_BYTES, max_model_len=64) == 10
 
 
-@pytest.mark.parametrize("engine", [EngineConfig(cache_bytes=3 * PAGE_BYTES), EngineConfig(num_pages=3)])
+@pytest.mark.parametrize(
+    "engine", [EngineConfig(page_size=16, cache_bytes=3 * PAGE_BYTES), EngineConfig(page_size=16, num_pages=3)]
+)
 def test_a_pool_that_cannot_hold_one_sequence_is_refused_with_what_it_would_take(engine: EngineConfig) -> None:
     with pytest.raises(ConfigError, match="needs 4"):
         page_count(engine, PAGE_BYTES, max_model_len=64)
