@@ -479,9 +479,11 @@ def _cut(q: Array, pool: Pool, options: AttentionOptions, blocks: DecodeBlocks |
 
 
 def _derived_blocks(cut: _Cut) -> DecodeBlocks:
-    """Two CTAs on an SM where both can have two stages on their way: one computes while the other waits."""
+    """Two CTAs on an SM, so that one computes while the other waits, where both can have two stages on their way and
+    ptxas is known to need no more than the 128 registers of a thread that each of them has then."""
     keys = 128 if cut.head_dim == 64 and not cut.quantized else 64
-    for ctas_of_an_sm in (2, 1):
+    few_registers = cut.head_dim * cut.rows <= 128 * 16 and not (cut.quantized and cut.head_dim > 128)
+    for ctas_of_an_sm in (2, 1) if few_registers else (1,):
         room = SHARED_MEMORY // ctas_of_an_sm - SHARED_MEMORY_OF_A_CTA
 
         def needed(stages: int, ctas: int = ctas_of_an_sm) -> int:

@@ -55,7 +55,7 @@ class Deal:
         for _ in range(count):
             lengths = random.integers(1, int(random.choice([60, 600, 9000])), 8).astype(np.int32)
             live = int(random.integers(0, 9))
-            window = int(random.choice([1, 50, 64, 300, 10**6])) if self.windowed else None
+            window = int(random.choice([1, 50, 64, 300, 2**31 - 1])) if self.windowed else None
             traced = None if window is None else np.int32(window)
             sizes = {"chunked": self.chunked, "units": self.units, "keys": KEYS, "ctas": self.ctas}
             yield deal(lengths, np.int32(live), traced, **sizes), lengths, live, window
