@@ -306,19 +306,20 @@ class _Prefill:
         """The kernel over folded q; the output has its shape."""
         names = list(operands)
 
-        def body(q_ref: Ref, *refs: Ref, **scratch: Ref) -> None:
+        def prefill_chunks(q_ref: Ref, *refs: Ref, **scratch: Ref) -> None:
             ins = dict(zip(names, refs[:-1], strict=True))
             self.run(_Refs(q=q_ref, out=refs[-1], ins=ins, **scratch))
 
         kernel = plgpu.kernel(
-            body,
+            prefill_chunks,
             out_type=jax.ShapeDtypeStruct(q.shape, q.dtype),
             scratch_types=self.scratch(),
             grid=(self.blocks.programs,),
             grid_names=("program",),
             num_threads=ATTENDING + 1,
             thread_name="warpgroup",
-            compiler_params=plgpu.CompilerParams(approx_math=True),
+            # By name, as the default of jax 0.11 infers layouts, which this kernel states.
+            compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane),
         )
         return kernel(q, *operands.values())
 
