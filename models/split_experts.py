@@ -21,7 +21,7 @@ DOWN = ("experts", "expert_mlp", "model")
 _WHOLE = PartitionSpec()
 
 
-def split_experts(model: nnx.Module, mesh: Mesh) -> None:
+def split_experts(model: Any, mesh: Mesh) -> None:
     """From here on every RoutedExperts of the model runs split over the mesh, as its weights are placed there (see
     sharding/rules.py); decided once, at load. Does nothing on one device."""
     if mesh.devices.size == 1:

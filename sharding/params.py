@@ -34,7 +34,7 @@ class Placement:
         return NamedSharding(self.mesh, spec_of(names))
 
     def shape(self, shape: tuple[int, ...], names: Names) -> tuple[int, ...]:
-        """The shape on the mesh of a leaf that has `shape` in its checkpoint."""
+        """The shape on the mesh of a leaf that has `shape` in its checkpoint. Raises MeshError where it cannot be."""
         return tuple(self._size(size, name, names) for size, name in zip(shape, names, strict=True))
 
     def place(self, values: np.ndarray, names: Names) -> Array:
@@ -42,14 +42,13 @@ class Placement:
         return jax.device_put(self.laid_out(values, names), self.sharding(names))
 
     def laid_out(self, values: np.ndarray, names: Names) -> np.ndarray:
-        """`values` with KV heads repeated and padding; itself where nothing is to be done."""
+        """`values` with KV heads repeated and padding; itself where nothing is to be done. Raises MeshError."""
+        shape = self.shape(values.shape, names)
         if "kv_heads" in names and self.kv_copies > 1:
             values = _with_copies(values, names.index("kv_heads"), names, self.kv_copies)
-        padding = [
-            (0, self._size(size, name, names) - size if name is not None and RULES[name].pads else 0)
-            for size, name in zip(values.shape, names, strict=True)
-        ]
-        return np.pad(values, padding) if any(after for _, after in padding) else values
+        if values.shape == shape:
+            return values
+        return np.pad(values, [(0, after - before) for before, after in zip(values.shape, shape, strict=True)])
 
     def abstract(self, state: Any) -> Any:
         """A model's state as jax.ShapeDtypeStructs on the mesh: enough to compile for devices that are not there."""

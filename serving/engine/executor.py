@@ -16,6 +16,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from models.interface import Model, ModelShape
+from models.split_experts import split_experts
 from pallas_kernels.dispatch import AttentionBody
 from serving.engine import steps
 from serving.engine.batch import BatchPacker, PackedBatch, needs_row
@@ -48,6 +49,7 @@ class Executor:
         mesh = mesh or one_device()
         self.limits = limits
         self.vocab_size = shape.vocab_size
+        split_experts(model, mesh)
         graph, state = nnx.split(model)
         leaves, tree = jax.tree.flatten(state)
         self._weights: tuple[Array, ...] = tuple(leaves)

@@ -17,6 +17,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from models.interface import Family
+from models.split_experts import split_experts
 from pallas_kernels.dispatch import AttentionBody
 from pallas_kernels.ragged import Pool
 from serving.engine import steps
@@ -70,7 +71,9 @@ class AbstractDeployment:
     ) -> None:
         self.shape = family.shape(config)
         self._mesh, self._body, self._limits, self._dtype = mesh, body, limits, dtype
-        self._graph, state = nnx.split(family.build(config, dtype, seed=None, layers="stacked"))
+        model = family.build(config, dtype, seed=None, layers="stacked")
+        split_experts(model, mesh)
+        self._graph, state = nnx.split(model)
         self._parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
         self._state = placement_of(mesh, self.shape.num_heads, self.shape.num_kv_heads).abstract(state)
         self._rows = jax.tree.map(
