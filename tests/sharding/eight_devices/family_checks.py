@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from models.interface import Attend
 from models.registry import FAMILIES
+from models.split_experts import split_experts
 from pallas_kernels.dispatch import PagedAttention, attention_body
 from pallas_kernels.ragged import PoolSpec, RaggedBatch
 from serving.engine.placement import attention_on_mesh, pool_on_mesh
@@ -37,6 +38,7 @@ def computed(name: str, mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
     shape, body = found.shape(config), attention_body("reference")
     placement = placement_of(mesh, shape.num_heads, shape.num_kv_heads)
     model = place_model(found.build(config, jnp.dtype("float32")), placement)
+    split_experts(model, mesh)
     kv_heads = shape.num_kv_heads * placement.kv_copies
     pool = pool_on_mesh(body, PoolSpec(PAGES, 2, PAGE, kv_heads, shape.head_dim, "float32"), mesh)
     sequences = PagedSequences(np.random.default_rng(0), PAGES, PAGE)
