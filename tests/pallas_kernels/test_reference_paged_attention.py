@@ -67,7 +67,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=SETTINGS.values(), ids=SETTINGS.keys(), scope="module")
+@pytest.fixture(params=SETTINGS.values(), ids=list(SETTINGS), scope="module")
 def trial(request: pytest.FixtureRequest) -> "Trial":
     return Trial(request.param)
 
@@ -239,6 +239,6 @@ def test_what_cannot_be_served_is_refused_with_the_reason(
     assert reason in str(refusal(options, heads, replace(Setting().pool(4), **change)))
 
 
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=list(SETTINGS))
 def test_what_is_tested_here_is_not_refused(setting: Setting) -> None:
     assert refusal(setting.options, setting.kv_heads * setting.group, setting.pool(4)) is None
