@@ -1,10 +1,13 @@
 """A decoder around its blocks: the sizes it is built from, token vectors, the walk, the last norm, the logits.
 
-A family is its block: what it computes, which fields of config.json say how, and what the hub calls its weights.
+A family is its block: what it computes, which fields of config.json say how, and what the hub calls its weights. One
+whose layers are of two kinds, some dense and the others with routed experts, has two blocks, and each kind of layer
+lies in a stack of its own; layers keep their indices, and so their pages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import jax.numpy as jnp
@@ -84,8 +87,31 @@ class Block(Protocol):
     ) -> tuple[Array, Cache]: ...
 
 
+DENSE, LAYERS = "dense_layers", "layers"  # the stacks, as attributes of a Decoder
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Layers of one kind, one after another."""
+
+    stack: str
+    part: range  # of its stack
+    first: int  # the index of the first of them in the model
+
+
+def runs_of(layers: int, dense: Collection[int]) -> list[Run]:
+    """The runs that make up `layers` layers, of which those of `dense` are dense."""
+    runs: list[Run] = []
+    walked = {DENSE: 0, LAYERS: 0}
+    for stack, indices in groupby(range(layers), lambda layer: DENSE if layer in dense else LAYERS):
+        run = list(indices)
+        runs.append(Run(stack, range(walked[stack], walked[stack] + len(run)), run[0]))
+        walked[stack] += len(run)
+    return runs
+
+
 class Decoder(nnx.Module):
-    """A Model (see interface.py) of blocks that `block` makes."""
+    """A Model (see interface.py) of blocks that `block` makes, and `dense_block` for the layers of `dense`."""
 
     def __init__(
         self,
@@ -94,12 +120,16 @@ class Decoder(nnx.Module):
         rope: AnyRope,
         block: Callable[[WeightInit], nnx.Module],
         *,
+        dense: Collection[int] = (),  # not all of the layers
+        dense_block: Callable[[WeightInit], nnx.Module] | None = None,
         norm: Norm = RMSNorm,
         embedding_scale: float | None = None,  # on token vectors, not on tied logits
         logit_cap: float | None = None,  # logits become cap * tanh(logits / cap)
     ) -> None:
         self.embedding = Embedding(init, sizes.vocab_size, sizes.d, embedding_scale)
-        self.layers = init.layers(sizes.layers, block)
+        self.runs = tuple(runs_of(sizes.layers, dense))
+        self.dense_layers = None if dense_block is None or not dense else init.layers(len(dense), dense_block)
+        self.layers = init.layers(sizes.layers - len(dense), block)
         self.norm = norm(init, sizes.d, sizes.eps)
         self.head = None if sizes.tied else Head(init, sizes.d, sizes.vocab_size)
         self.rope = rope
@@ -112,7 +142,10 @@ class Decoder(nnx.Module):
         def body(block: Block, carry: tuple[Array, Cache], layer: Array | int) -> tuple[Array, Cache]:
             return block(*carry, layer, rotations, attend)
 
-        x, cache = walk_layers(self.layers, (self.embedding(token_ids), cache), body)
+        carry = (self.embedding(token_ids), cache)
+        for run in self.runs:
+            carry = walk_layers(getattr(self, run.stack), carry, body, part=run.part, first=run.first)
+        x, cache = carry
         return self.norm(x), cache
 
     def logits(self, hidden: Array) -> Array:  # [N, D] -> [N, V] float32
@@ -120,14 +153,20 @@ class Decoder(nnx.Module):
         return logits if self.logit_cap is None else self.logit_cap * jnp.tanh(logits / self.logit_cap)
 
 
-def decoder_tensors(sizes: DecoderSizes, of_block: Callable[[str, Places], Tensors]) -> Tensors:
-    """The hub's names for a Decoder's weights; `of_block` gives those of one block, from the prefix of its names."""
+def decoder_tensors(
+    sizes: DecoderSizes, of_block: Callable[[str, Places], Tensors], dense: Collection[int] = ()
+) -> Tensors:
+    """The hub's names for a Decoder's weights; `of_block` gives those of one block, from the prefix of its names.
+
+    The places of a layer of `dense` have the stack DENSE.
+    """
     top = sizes.places()
     table: Tensors = {
         "model.embed_tokens.weight": top.put("embedding.table", "VD"),
         "model.norm.weight": top.put("norm.scale", "D"),
         "lm_head.weight": None if sizes.tied else top.put("head.weight", "VD -> DV"),
     }
-    for layer in range(sizes.layers):
-        table |= of_block(f"model.layers.{layer}.", top.of_layer(layer))
+    for run in runs_of(sizes.layers, dense):
+        for layer, place in enumerate(run.part, run.first):
+            table |= of_block(f"model.layers.{layer}.", top.of_layer(place, run.stack))
     return table

@@ -79,6 +79,16 @@ class Fields:
             raise self.error(name, "a list of strings")
         return value
 
+    def integers(self, name: str) -> list[int]:
+        """A list of integers; empty where the field is missing."""
+        value = self._values.get(name)
+        value = [] if value is None else value
+        if not isinstance(value, list) or not all(
+            isinstance(item, int) and not isinstance(item, bool) for item in value
+        ):
+            raise self.error(name, "a list of integers")
+        return value
+
     def section(self, name: str) -> "Fields":
         """The object under that name; one without fields where it is missing."""
         value = self._values.get(name)

@@ -7,7 +7,7 @@ columns to the dimensions D, K, G, C of its leaf.
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,13 @@ import numpy as np
 class Tensor:
     """Where one of the checkpoint's tensors goes: leaf[layer][part] is it, reshaped to `split`, then transposed."""
 
-    path: tuple[str, ...]  # of the leaf in the module; of a stacked leaf, and then it begins with "layers"
-    layer: int | None
+    path: tuple[str, ...]  # of the leaf in the module; of a stacked leaf, and then it begins with the stack
+    layer: int | None  # in its stack
     shape: tuple[int, ...]  # in the checkpoint
     split: tuple[int, ...]  # with merged dimensions taken apart
     order: tuple[int, ...]  # of `split`'s dimensions in the leaf
     part: tuple[Any, ...] = ()  # an index into the leaf, after its layer; () is all of it
+    packed: bool = False  # lies in 4 bits, as two tensors (see mxfp4.py)
 
     @property
     def parts(self) -> tuple["Tensor", ...]:
@@ -49,22 +50,28 @@ class Places:
 
     sizes: dict[str, int]
     layer: int | None = None
+    stack: str = "layers"  # that the layer lies in
 
-    def of_layer(self, layer: int) -> "Places":
-        return Places(sizes=self.sizes, layer=layer)
+    def of_layer(self, layer: int, stack: str = "layers") -> "Places":
+        return replace(self, layer=layer, stack=stack)
 
-    def put(self, leaf: str, layout: str, part: tuple[Any, ...] = ()) -> Tensor:
+    def with_sizes(self, **sizes: int) -> "Places":
+        """Where letters have other sizes, or new ones."""
+        return replace(self, sizes={**self.sizes, **sizes})
+
+    def put(self, leaf: str, layout: str, part: tuple[Any, ...] = (), *, packed: bool = False) -> Tensor:
         """`leaf` is a dotted path from the model, or from this layer's block; `layout` as at the top of this file."""
         source, _, target = layout.partition(" -> ")
         groups = [merged or single for merged, single in re.findall(r"\(([A-Z]+)\)|([A-Z])", source)]
         letters = "".join(groups)
         return Tensor(
-            path=(*(("layers",) if self.layer is not None else ()), *leaf.split(".")),
+            path=(*((self.stack,) if self.layer is not None else ()), *leaf.split(".")),
             layer=self.layer,
             shape=tuple(math.prod(self.sizes[letter] for letter in group) for group in groups),
             split=tuple(self.sizes[letter] for letter in letters),
             order=tuple(letters.index(letter) for letter in target or letters),
             part=part,
+            packed=packed,
         )
 
     def grouped_qkv(self, prefix: str, leaf: str, *, bias: bool) -> Tensors:

@@ -94,21 +94,33 @@ class Family(Protocol):
         ...
 
 
-def walk_layers(layers: Any, carry: Any, body: Callable[[Any, Any, Array | int], Any]) -> Any:
-    """carry -> body(block, carry, layer index) -> carry, through all layers.
+def walk_layers(
+    layers: Any, carry: Any, body: Callable[[Any, Any, Array | int], Any], *, part: range | None = None, first: int = 0
+) -> Any:
+    """carry -> body(block, carry, layer index) -> carry, through all of these layers or through `part` of them.
 
-    Stacked layers are scanned, a list of blocks is unrolled (see LayerForm).
+    Stacked layers are scanned, a list of blocks is unrolled (see LayerForm). `first` is the index that the first of
+    the walked layers has in the model.
     """
     if isinstance(layers, nnx.List):
-        for index, block in enumerate(layers):
-            carry = body(block, carry, index)
+        for offset, at in enumerate(range(len(layers)) if part is None else part):
+            carry = body(layers[at], carry, first + offset)
         return carry
     graph, state = nnx.split(layers)
     count = jax.tree.leaves(state)[0].shape[0]
+    part = range(count) if part is None else part
+    if len(part) < count:  # by index: a slice of the stack would be a copy of all of it
+        begin = part.start
+
+        def step_at(carry: Any, offset: Array) -> tuple[Any, None]:
+            weights = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, begin + offset, keepdims=False), state)
+            return body(nnx.merge(graph, weights), carry, first + offset), None
+
+        return lax.scan(step_at, carry, jax.numpy.arange(len(part)))[0]
 
     def step(carry: Any, item: Any) -> tuple[Any, None]:
         index, weights = item
         return body(nnx.merge(graph, weights), carry, index), None
 
-    carry, _ = lax.scan(step, carry, (jax.numpy.arange(count), state))
+    carry, _ = lax.scan(step, carry, (first + jax.numpy.arange(count), state))
     return carry

@@ -52,17 +52,23 @@ class WeightInit:
     def ones(self, shape: tuple[int, ...], axes: Axes) -> nnx.Param:
         return self._param(shape, axes, lambda _, shape: np.ones(shape, np.float32))
 
-    def zeros(self, shape: tuple[int, ...], axes: Axes) -> nnx.Param:
-        return self._param(shape, axes, lambda _, shape: np.zeros(shape, np.float32))
+    def zeros(self, shape: tuple[int, ...], axes: Axes, dtype: Any = None) -> nnx.Param:
+        """`dtype` is for a weight that has its own, whatever the model's is."""
+        return self._param(shape, axes, lambda _, shape: np.zeros(shape, np.float32), dtype)
 
     def _param(
-        self, shape: tuple[int, ...], axes: Axes, draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+        self,
+        shape: tuple[int, ...],
+        axes: Axes,
+        draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray],
+        dtype: Any = None,
     ) -> nnx.Param:
+        dtype = self._dtype if dtype is None else jnp.dtype(dtype)
         if self._stack is not None:
             shape, axes = (self._stack, *shape), ("layers", *axes)
         if self._random is None:
-            return nnx.Param(jax.ShapeDtypeStruct(shape, self._dtype), axes=axes)
-        return nnx.Param(jax.device_put(draw(self._random, shape).astype(self._dtype)), axes=axes)
+            return nnx.Param(jax.ShapeDtypeStruct(shape, dtype), axes=axes)
+        return nnx.Param(jax.device_put(draw(self._random, shape).astype(dtype)), axes=axes)
 
 
 def contract(spec: str, x: Array, weight: Array) -> Array:

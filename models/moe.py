@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
 
+from models.fields import Fields
 from models.hub import Places, Tensors
 from models.layers import WeightInit
 from pallas_kernels.grouped import ExpertWeights, GroupedMatmul
@@ -185,7 +186,8 @@ class RoutedExperts(nnx.Module):
         _check_rule(rule, e)
         self.router = init.weight((d, e), ("model", None), fan_in=d)
         self.router_bias = init.zeros((e,), (None,)) if router_bias else None
-        self.choice_bias = init.zeros((e,), (None,)) if choice_bias else None
+        # Its rounding would choose other experts.
+        self.choice_bias = init.zeros((e,), (None,), jnp.float32) if choice_bias else None
         self.gate_up = init.weight((e, 2, d, f), ("experts", None, "model", "expert_mlp"), fan_in=d)
         self.down = init.weight((e, f, d), ("experts", "expert_mlp", "model"), fan_in=f)
         self.gate_up_bias = init.zeros((e, 2, f), ("experts", None, "expert_mlp")) if bias else None
@@ -245,6 +247,14 @@ def _check_rule(rule: RouterRule, e: int) -> None:
         raise ValueError(f"{groups} groups of {e} experts have no best two")
 
 
+def read_experts(fields: Fields, named: str, *, experts: int, top_k: int | None) -> tuple[int, int]:
+    """(experts of a layer, of a token); the arguments are what the hub assumes. Raises CheckpointError."""
+    count, chosen = fields.integer(named, experts), fields.integer("num_experts_per_tok", top_k)
+    if chosen > count:
+        raise fields.error("num_experts_per_tok", f"at most {named}, {count}")
+    return count, chosen
+
+
 def per_expert_tensors(
     at: Places, prefix: str, leaf: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
 ) -> Tensors:
@@ -261,12 +271,16 @@ def per_expert_tensors(
     return table
 
 
-def interleaved_tensors(at: Places, prefix: str, leaf: str) -> Tensors:
-    """gpt-oss: all experts in one tensor, the gate in the even columns and the up in the odd ones."""
-    wide = Places(sizes={**at.sizes, "N": 2}, layer=at.layer)
+def interleaved_tensors(at: Places, prefix: str, leaf: str, *, packed: bool = False) -> Tensors:
+    """gpt-oss: all experts in one tensor, the gate in the even columns and the up in the odd ones.
+
+    Packed ones (see mxfp4.py) lie transposed, as what shares a scale is summed over.
+    """
+    wide = at.with_sizes(N=2)
+    layouts = ("E(FN)D -> ENDF", "EDF -> EFD") if packed else ("ED(FN) -> ENDF", "EFD")
     return {
-        f"{prefix}experts.gate_up_proj": wide.put(f"{leaf}.gate_up", "ED(FN) -> ENDF"),
+        f"{prefix}experts.gate_up_proj": wide.put(f"{leaf}.gate_up", layouts[0], packed=packed),
         f"{prefix}experts.gate_up_proj_bias": wide.put(f"{leaf}.gate_up_bias", "E(FN) -> ENF"),
-        f"{prefix}experts.down_proj": wide.put(f"{leaf}.down", "EFD"),
+        f"{prefix}experts.down_proj": wide.put(f"{leaf}.down", layouts[1], packed=packed),
         f"{prefix}experts.down_proj_bias": wide.put(f"{leaf}.down_bias", "ED"),
     }

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from models import gemma2, gemma3, glm4, llama, mistral, olmo2, phi3, qwen2, qwen3
+from models import gemma2, gemma3, glm4, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
 from models.fields import Fields
 from models.interface import Family
 
-FAMILIES: tuple[Family, ...] = (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, glm4)
+FAMILIES: tuple[Family, ...] = (
+    *(llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, glm4),
+    *(mixtral, qwen3_moe),
+)
 
 
 def family_of(config: dict[str, Any], families: Sequence[Family] = FAMILIES) -> Family:

@@ -88,6 +88,8 @@ class PagedModel:
         ("Phi3ForCausalLM", {"rope_parameters": SHORT_LONG, "original_max_position_embeddings": 20}),
         ("Olmo3ForCausalLM", {"num_hidden_layers": 4, "sliding_window": 11}),
         ("Glm4ForCausalLM", {}),
+        ("MixtralForCausalLM", {"num_local_experts": 4, "sliding_window": 11}),
+        ("Qwen3MoeForCausalLM", {"num_experts": 8, "num_hidden_layers": 4, "mlp_only_layers": [0, 2]}),
     ],
 )
 def test_chunked_prefill_among_decoding_sequences_gives_the_hubs_logits(

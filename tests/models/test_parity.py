@@ -29,6 +29,7 @@ TWO_ROPES = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
 GEMMA = {"query_pre_attn_scalar": 24, "sliding_window": 11, "num_hidden_layers": 3}
+QWEN3_MOE = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
 
 CASES: dict[str, dict[str, dict[str, Any]]] = {
     "LlamaForCausalLM": {
@@ -143,6 +144,26 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
             "num_key_value_heads": 1,
         },
+    },
+    "MixtralForCausalLM": {
+        "two of four experts": {"num_local_experts": 4},
+        "three of six, a window, one KV head": {
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "sliding_window": 11,
+            "num_key_value_heads": 1,
+        },
+    },
+    "Qwen3MoeForCausalLM": {
+        "three of eight experts, weights as they are": QWEN3_MOE,
+        "renormalized, biases, the first and the third layer dense": {
+            **QWEN3_MOE,
+            "norm_topk_prob": True,
+            "attention_bias": True,
+            "num_hidden_layers": 4,
+            "mlp_only_layers": [0, 2],
+        },
+        "every second layer routes": {**QWEN3_MOE, "num_hidden_layers": 4, "decoder_sparse_step": 2},
     },
 }
 
