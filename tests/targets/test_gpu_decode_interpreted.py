@@ -4,7 +4,7 @@ What the interpreter does not show: swizzles and wgmma descriptors, layouts of r
 of the hardware, and the fences between the copy engine's view of shared memory and the threads'.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gpu import paged_decode
+from pallas_kernels.gpu import paged_attention as gpu
+from pallas_kernels.gpu import paged_decode, paged_prefill
 from pallas_kernels.quantization import quantize
 from pallas_kernels.ragged import AttentionOptions, Pool, QuantizedPages
+from pallas_kernels.reference import paged_attention as reference
 from tests.pallas_kernels.attention_oracle import attend_one
 from tests.pallas_kernels.ragged_sequences import PagedSequence, PagedSequences
+from tests.targets import test_gpu_prefill_interpreted
 
 LAYER, LAYERS = 1, 2
 
@@ -127,3 +130,29 @@ def _history(
     slots = [sequences.slot(owner, position) for position in range(owner.length + 1)]
     rows = np.stack([plain[page, LAYER, row] for page, row in slots])
     return rows[:, 0::2], rows[:, 1::2]
+
+
+def test_decoding_sequences_and_a_chunk_share_a_batch_as_in_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New rows are written, each token takes its kernel's output, and padding is zero."""
+    interpretable = test_gpu_prefill_interpreted._add_weighted_values
+    monkeypatch.setattr(paged_prefill, "_add_weighted_values", interpretable)
+    random = np.random.default_rng(3)
+    sequences = PagedSequences(random, num_pages=12, page_size=16)
+    owners = [sequences.begin(48) for _ in range(3)]
+    owners[0].length, owners[1].length, owners[2].length = 37, 5, 20
+    steps = [(owners[0], 1), (owners[1], 1), (owners[2], 7)]
+    batch = sequences.batch(steps, num_decode=2, tokens=12, rows=4, width=3)
+    pool = jnp.asarray(random.normal(size=(12, LAYERS, 16, 2, 64)), jnp.bfloat16)
+    q = jnp.asarray(random.normal(size=(12, 4, 64)), jnp.bfloat16)
+    k, v = jnp.asarray(random.normal(size=(2, 12, 1, 64)), jnp.bfloat16)
+    options = AttentionOptions(scale=0.125)
+    prefill = replace(paged_prefill.BlockSizes.derived(q.shape, pool, 4), programs=2)
+    blocks = gpu.Blocks(paged_decode.DecodeBlocks(keys=64, stages=2, ctas=2), prefill)
+
+    expected, written = reference.paged_attention(q, k, v, pool, LAYER, batch, options)
+    with plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams()):
+        out, ours = gpu.paged_attention(q, k, v, pool, LAYER, batch, options, blocks=blocks)
+
+    np.testing.assert_array_equal(np.asarray(ours, np.float32), np.asarray(written, np.float32))
+    assert not np.asarray(out[9:], np.float32).any()
+    np.testing.assert_allclose(np.asarray(out, np.float32), np.asarray(expected, np.float32), atol=0.03, rtol=0.03)
