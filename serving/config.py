@@ -16,6 +16,7 @@ from serving.observability.logs import LogFormat
 from serving.web_names import ANY, host_name, is_loopback, origin_of
 
 Dtype = Literal["float32", "bfloat16"]
+Kernels = Literal["auto", "reference", "tpu", "gpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class EngineConfig:
     cache_bytes: int = 1 << 30
     prefix_caching: bool = True
     token_buckets: tuple[int, ...] = ()  # step sizes compiled; empty: derived from the budget
+    kernels: Kernels = "auto"  # the bodies of attention and of experts; auto: those of the platform
     cpu_threads: int | None = None  # XLA's, where the device is a CPU; None: one fewer than there are cores
     compilation_cache: Path | None = None  # None: ~/.cache/weft/compilation
     step_timeout_seconds: float = 120.0  # a step that takes longer hangs, and its engine process is restarted

@@ -19,6 +19,7 @@ USES_JAX = {
     "sampler_rows.py",
     "programs.py",
     "executor.py",
+    "kernels.py",
     "device.py",
     "placement.py",
     "conversion.py",

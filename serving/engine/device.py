@@ -14,9 +14,11 @@ from flax import nnx
 from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import LayerForm
-from pallas_kernels.dispatch import attention_body
+from models.moe import use_grouped_matmul
+from pallas_kernels.dispatch import attention_body, grouped_matmul_body
 from serving.config import Deployment, EngineConfig
 from serving.engine.executor import Executor, ExecutorLimits
+from serving.engine.kernels import body_for, checked_matmul
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.errors import CheckpointError, ConfigError
 from sharding.mesh import MeshError, make_mesh
@@ -67,7 +69,9 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
         # One row of a bfloat16 product is ten times slower on a CPU than eight.
         token_buckets=token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1),
     )
-    body = attention_body("reference")
+    name = body_for(engine.kernels, jax.default_backend())
+    body = attention_body(name)
+    use_grouped_matmul(model, checked_matmul(grouped_matmul_body(name)))
     page = pool_on_mesh(body, pool_spec(shape, limits, cache_dtype, mesh), mesh)
     return Executor(
         model,

@@ -20,8 +20,9 @@ from models.split_experts import split_experts
 from pallas_kernels.dispatch import AttentionBody
 from serving.engine import steps
 from serving.engine.batch import BatchPacker, PackedBatch, needs_row
+from serving.engine.kernels import checked_attention
 from serving.engine.limits import ExecutorLimits
-from serving.engine.placement import attention_on_mesh, pool_on_mesh, pool_spec
+from serving.engine.placement import attention_on_mesh, pool_on_mesh, pool_spec, spec_of_a_device
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
 from serving.engine.programs import Progress, compile_programs
 from serving.engine.request import TokenLogprobs
@@ -53,8 +54,9 @@ class Executor:
         graph, state = nnx.split(model)
         leaves, tree = jax.tree.flatten(state)
         self._weights: tuple[Array, ...] = tuple(leaves)
-        pool = pool_on_mesh(attention, pool_spec(shape, limits, cache_dtype, mesh), mesh)
-        attend = attention_on_mesh(attention.attend, mesh, pool)
+        spec = pool_spec(shape, limits, cache_dtype, mesh)
+        pool = pool_on_mesh(attention, spec, mesh)
+        attend = attention_on_mesh(checked_attention(attention, spec_of_a_device(spec, mesh)), mesh, pool)
         program = steps.ModelProgram(graph, tree, attend, shape.vocab_size, mesh)
         self.pool = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), pool)
         self._rows = jax.device_put(init_rows(limits.max_num_seqs, shape.vocab_size), everywhere(mesh))

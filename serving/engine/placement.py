@@ -41,14 +41,19 @@ def pool_spec(shape: ModelShape, limits: ExecutorLimits, cache_dtype: Any, mesh:
     )
 
 
+def spec_of_a_device(spec: PoolSpec, mesh: Mesh) -> PoolSpec:
+    """The part of a pool that one device holds. A latent pool is whole everywhere: every query head reads all of it."""
+    parts = 1 if spec.latent else split_of(mesh, "kv_heads")
+    return dataclasses.replace(spec, kv_heads=spec.kv_heads // parts)
+
+
 def pool_on_mesh(body: AttentionBody, spec: PoolSpec, mesh: Mesh) -> Pool:
     """The pool of `spec`, whose KV heads divide by the devices that split them, as jax.ShapeDtypeStructs on the mesh.
 
-    Each device's part has the shape that the body asks for with that device's KV heads. A latent pool is whole on
-    every device, as every query head reads all of it.
+    Each device's part has the shape that the body asks for with that device's KV heads.
     """
-    parts = 1 if spec.latent else split_of(mesh, "kv_heads")
-    local = dataclasses.replace(spec, kv_heads=spec.kv_heads // parts)
+    local = spec_of_a_device(spec, mesh)
+    parts = spec.kv_heads // local.kv_heads
     shapes = body.pool(local)
     larger = body.pool(dataclasses.replace(local, kv_heads=local.kv_heads * _MANY))
 

@@ -17,12 +17,14 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from models.interface import Family
+from models.moe import use_grouped_matmul
 from models.split_experts import split_experts
-from pallas_kernels.dispatch import AttentionBody
-from pallas_kernels.ragged import Pool
+from pallas_kernels.dispatch import Body, attention_body, grouped_matmul_body
+from pallas_kernels.ragged import Pool, PoolSpec
 from serving.engine import steps
+from serving.engine.kernels import checked_attention, checked_matmul
 from serving.engine.limits import ExecutorLimits
-from serving.engine.placement import attention_on_mesh, bytes_on_a_device, pool_on_mesh, pool_spec
+from serving.engine.placement import attention_on_mesh, bytes_on_a_device, pool_on_mesh, pool_spec, spec_of_a_device
 from serving.engine.programs import lower_programs
 from serving.engine.sampler_rows import init_rows
 from serving.planner.collectives import Collective, collectives_of
@@ -58,7 +60,7 @@ class CompiledStep:
 
 
 class AbstractDeployment:
-    """A model, its pages and its sampler's rows as shapes on a mesh. Raises MeshError for a mesh that cannot split it."""
+    """A model, its pages and its sampler's rows as shapes on a mesh. Raises MeshError where it cannot be split."""
 
     def __init__(
         self,
@@ -67,11 +69,12 @@ class AbstractDeployment:
         dtype: Any,
         limits: ExecutorLimits,
         mesh: Mesh,
-        body: AttentionBody,
+        body: Body,
     ) -> None:
         self.shape = family.shape(config)
         self._mesh, self._body, self._limits, self._dtype = mesh, body, limits, dtype
         model = family.build(config, dtype, seed=None, layers="stacked")
+        use_grouped_matmul(model, checked_matmul(grouped_matmul_body(body)))
         split_experts(model, mesh)
         self._graph, state = nnx.split(model)
         self._parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
@@ -95,8 +98,9 @@ class AbstractDeployment:
     def compile(self, num_pages: int) -> dict[int, CompiledStep]:
         """The forward program of each token bucket. Raises RuntimeError where it needs more memory than there is."""
         leaves, tree = jax.tree.flatten(self._state)
-        pool = self._pool(num_pages)
-        attend = attention_on_mesh(self._body.attend, self._mesh, pool)
+        spec, pool = self._spec(num_pages), self._pool(num_pages)
+        checked = checked_attention(attention_body(self._body), spec_of_a_device(spec, self._mesh))
+        attend = attention_on_mesh(checked, self._mesh, pool)
         program = steps.ModelProgram(self._graph, tree, attend, self.shape.vocab_size, self._mesh)
         layouts = [self._limits.layout_for(bucket) for bucket in self._limits.token_buckets]
         lowered = lower_programs(program, layouts, tuple(leaves), pool, self._rows)
@@ -106,8 +110,10 @@ class AbstractDeployment:
         }
 
     def _pool(self, num_pages: int) -> Pool:
-        limits = replace(self._limits, num_pages=num_pages)
-        return pool_on_mesh(self._body, pool_spec(self.shape, limits, self._dtype, self._mesh), self._mesh)
+        return pool_on_mesh(attention_body(self._body), self._spec(num_pages), self._mesh)
+
+    def _spec(self, num_pages: int) -> PoolSpec:
+        return pool_spec(self.shape, replace(self._limits, num_pages=num_pages), self._dtype, self._mesh)
 
     def _bytes_where(self, chosen: Callable[[tuple[Any, ...], tuple[str | None, ...]], bool]) -> int:
         """Bytes on a device of the leaves whose path and logical dimensions are chosen."""

@@ -12,8 +12,8 @@ from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import Family, ModelShape
 from models.registry import family_of
 from models.tensor_files import read_json
-from pallas_kernels.dispatch import attention_body
 from serving.config import Deployment
+from serving.engine.kernels import body_for
 from serving.engine.limits import ExecutorLimits
 from serving.errors import ConfigError
 from serving.planner import roofline
@@ -80,7 +80,9 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
         mesh = make_mesh(sizes, devices_of(machine))
         limits = _limits(deployment, family.shape(config))
         dtype = jnp.dtype(deployment.model.dtype or "bfloat16")
-        abstract = AbstractDeployment(family, config, dtype, limits, mesh, attention_body(machine.chip.kind))
+        abstract = AbstractDeployment(
+            family, config, dtype, limits, mesh, body_for(deployment.engine.kernels, machine.chip.kind)
+        )
     except MeshError as error:
         raise ConfigError(f"mesh: {error}", param="mesh") from error
     except (ValueError, RuntimeError) as error:
