@@ -40,5 +40,5 @@ def test_a_model_that_a_body_cannot_serve_is_refused_with_the_reason_and_the_way
 
 def test_weights_that_a_body_cannot_multiply_are_refused() -> None:
     matmul = checked_matmul(grouped_matmul_body("gpu"))
-    with pytest.raises(ConfigError, match="multiples of 64, not 96"):
+    with pytest.raises(ConfigError, match="multiples of 64, not 64 and 96"):
         matmul(jnp.zeros((8, 64), jnp.bfloat16), jnp.zeros((2, 64, 96), jnp.bfloat16), jnp.array([4, 4]))
