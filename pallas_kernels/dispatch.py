@@ -1,5 +1,6 @@
 """Which body of a kernel runs. Decided once, at load, by name: never in the middle of serving, never silently."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -15,6 +16,13 @@ from pallas_kernels.reference import grouped_matmul as reference_grouped_matmul
 from pallas_kernels.reference import paged_attention as reference
 from pallas_kernels.tpu import grouped_matmul as tpu_grouped_matmul
 from pallas_kernels.tpu import paged_attention as tpu
+from pallas_kernels.tuned_bodies import (
+    TunedGpuAttention,
+    TunedGpuGroupedMatmul,
+    TunedTpuAttention,
+    TunedTpuGroupedMatmul,
+)
+from pallas_kernels.tuning import GPU_DECODE, GPU_GROUPED, GPU_PREFILL, TPU_ATTENTION, TPU_GROUPED, TuningTable
 
 Body = Literal["reference", "tpu", "gpu"]
 
@@ -65,6 +73,19 @@ def paged_attention(name: Body) -> PagedAttention:
     return attention_body(name).attend
 
 
+def tuned_attention_body(name: Body, table: TuningTable) -> AttentionBody:
+    """The attention body of that name with a chip's measured blocks (`tuning.load_table`) bound; itself if it has none.
+
+    Raises ValueError for a name that has none.
+    """
+    body = attention_body(name)
+    if name == "gpu" and table.has(GPU_DECODE, GPU_PREFILL):
+        return dataclasses.replace(body, attend=TunedGpuAttention(table))
+    if name == "tpu" and table.has(TPU_ATTENTION):
+        return dataclasses.replace(body, attend=TunedTpuAttention(table))
+    return body
+
+
 @dataclass(frozen=True)
 class GroupedMatmulBody:
     """One body of the grouped matmul: what runs, and what it cannot do."""
@@ -88,3 +109,13 @@ def grouped_matmul_body(name: GroupedMatmulName) -> GroupedMatmulBody:
     if name not in GROUPED_MATMULS:
         raise ValueError(f"there is no grouped matmul {name!r}; there is {', '.join(map(repr, GROUPED_MATMULS))}")
     return GROUPED_MATMULS[name]
+
+
+def tuned_grouped_matmul_body(name: GroupedMatmulName, table: TuningTable) -> GroupedMatmulBody:
+    """As `tuned_attention_body`, of a grouped matmul."""
+    body = grouped_matmul_body(name)
+    if name == "gpu" and table.has(GPU_GROUPED):
+        return dataclasses.replace(body, matmul=TunedGpuGroupedMatmul(table))
+    if name == "tpu" and table.has(TPU_GROUPED):
+        return dataclasses.replace(body, matmul=TunedTpuGroupedMatmul(table))
+    return body
