@@ -7,12 +7,14 @@
     hub_weights.py   leaves out of a checkpoint of the hub's
     converted.py     leaves out of a checkpoint in weft's own layout, and into one
     tensor_files.py  safetensors files as one set of named tensors
+    mxfp4.py         those that lie in 4 bits, widened as they are read
     fields.py        its config.json, read with types
     hub.py           how its tensors lie in the leaves of a module
     layers.py        norms, projections, embeddings: a weight is declared once, with its shape, its axes and its init
     rope.py          rotary positions and their scaling kinds
     windows.py       how far back each layer sees
     decoder.py       what is around a family's blocks
+    moe.py           routed experts; split_experts.py: over a mesh
     llama.py ...     one file a family
 
 One letter key, alike in annotations, einsums and docstrings:

@@ -81,7 +81,8 @@ def convert(
     family, config = _parse(source, families)
     with TensorFiles(source) as files:
         if dtype is None:
-            dtype = jnp.bfloat16 if {files.dtype(name) for name in files} == {"BF16"} else jnp.float32
+            # U8 are halves of packed tensors (see mxfp4.py), whose numbers bfloat16 holds exactly.
+            dtype = jnp.bfloat16 if {files.dtype(name) for name in files} <= {"BF16", "U8"} else jnp.float32
         _check_dtype(dtype)
         listed = family.build(config, dtype, seed=None, layers="list")
         write_converted(source, listed, HubWeights(files, family.tensors(config), progress), target)
@@ -105,7 +106,17 @@ def _parse(directory: Path, families: Sequence[Family]) -> tuple[Family, Any]:
     config = read_json(path)
     if not isinstance(config, dict):
         raise CheckpointError(f"{path}: it must be a JSON object")
-    if "quantization_config" in Fields(config):
-        raise CheckpointError(f"{path}: quantization_config is there; only F32, F16 and BF16 weights are offered")
     family = family_of(config, families)
+    if "quantization_config" in Fields(config):
+        _check_quantization(path, Fields(config).section("quantization_config"), family)
     return family, family.parse(config)
+
+
+def _check_quantization(path: Path, fields: Fields, family: Family) -> None:
+    method = fields.string("quant_method", "unnamed")
+    offered = getattr(family, "quant_methods", ())  # of the few families that have any
+    if method not in offered:
+        right = f"; of this architecture {' and '.join(offered)} is offered too" if offered else ""
+        raise CheckpointError(
+            f"{path}: quantization_config.quant_method is {method!r}; F32, F16 and BF16 weights are offered{right}"
+        )

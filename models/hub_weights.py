@@ -13,6 +13,7 @@ from jax import Array
 from models.errors import CheckpointError
 from models.hub import Tensor, Tensors
 from models.leaves import Leaf, LeafPath, Meter, Progress
+from models.mxfp4 import UnpackedFiles
 from models.tensor_files import TensorFiles
 from sharding.params import Placement
 
@@ -24,8 +25,9 @@ class HubWeights:
     """Those in `files`. Raises CheckpointError for the first tensor that does not fit `table`."""
 
     def __init__(self, files: TensorFiles, table: Tensors, progress: Progress | None = None) -> None:
-        self._files = files
-        self._meter = Meter(progress, _check(files, table))
+        packed = [name for name, entry in table.items() if isinstance(entry, Tensor) and entry.packed]
+        self._files = UnpackedFiles(files, packed) if packed else files
+        self._meter = Meter(progress, _check(self._files, table))
         self._sources = _by_leaf(table)
 
     def read(self, part: str, leaves: Iterable[Leaf], placement: Placement) -> Iterator[Array]:
@@ -40,7 +42,7 @@ class HubWeights:
         return values
 
 
-def _check(files: TensorFiles, table: Tensors) -> int:
+def _check(files: TensorFiles | UnpackedFiles, table: Tensors) -> int:
     """The bytes to read. Raises CheckpointError for the first tensor that does not fit the family's table."""
     total = 0
     for name in sorted(set(files) - set(table)):
@@ -78,7 +80,9 @@ def _aligned(shape: Iterable[int], dtype: Any) -> np.ndarray:
     return raw[begin : begin + size].view(dtype).reshape(shape)
 
 
-def _read(files: TensorFiles, name: str, first: int, tensor: Tensor, leaf: np.ndarray, meter: Meter) -> None:
+def _read(
+    files: TensorFiles | UnpackedFiles, name: str, first: int, tensor: Tensor, leaf: np.ndarray, meter: Meter
+) -> None:
     """leaf = the file's rows from `first` on in the leaf's order and dtype, a chunk of the file at a time."""
     target = leaf.transpose(np.argsort(tensor.order))  # a view of the leaf in the order of the file
     rows = tensor.shape[0] // tensor.split[0]

@@ -74,7 +74,10 @@ class ModelShape:
 
 
 class Family(Protocol):
-    """One file of this folder. Registered by the names that `architectures` in config.json uses."""
+    """One file of this folder. Registered by the names that `architectures` in config.json uses.
+
+    One that reads quantized checkpoints names their kinds in `quant_methods`, as config.json does.
+    """
 
     @property
     def architectures(self) -> tuple[str, ...]: ...

@@ -3,13 +3,27 @@
 from collections.abc import Sequence
 from typing import Any
 
-from models import gemma2, gemma3, glm4, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
+from models import (
+    deepseek,
+    gemma2,
+    gemma3,
+    glm4,
+    gpt_oss,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+)
 from models.fields import Fields
 from models.interface import Family
 
 FAMILIES: tuple[Family, ...] = (
     *(llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, glm4),
-    *(mixtral, qwen3_moe),
+    *(mixtral, qwen3_moe, gpt_oss, deepseek),
 )
 
 

@@ -70,4 +70,7 @@ def _with_random_weights(model: PreTrainedModel) -> PreTrainedModel:
                 weight.copy_(0.3 * values if "gemma" in model.config.model_type else 1 + 0.3 * values)
             else:
                 weight.copy_(values / math.sqrt(weight.shape[-1]))
+        for name, bias in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                bias.copy_(0.3 * torch.randn(bias.shape, generator=random))
     return model.float().eval()

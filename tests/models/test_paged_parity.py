@@ -15,6 +15,7 @@ from models.interface import Model, ModelShape
 from pallas_kernels.ragged import AttentionOptions, Pool, RaggedBatch
 from pallas_kernels.reference.paged_attention import paged_attention
 from tests.models import hub_checkpoints
+from tests.models.test_parity import DEEPSEEK
 from tests.pallas_kernels.ragged_sequences import PagedSequence, PagedSequences
 
 TOKENS, ROWS, PAGE_SIZE, NUM_PAGES, WIDTH = 32, 4, 8, 64, 16
@@ -36,7 +37,8 @@ class PagedModel:
         graph, state = nnx.split(model)
         leaves, tree = jax.tree.flatten(state)
         self._weights = leaves
-        self._pool = jnp.full((NUM_PAGES, shape.num_layers, PAGE_SIZE, 2 * shape.num_kv_heads, shape.head_dim), jnp.nan)
+        rows = 2 * shape.num_kv_heads if shape.value_dim is None else 1
+        self._pool = jnp.full((NUM_PAGES, shape.num_layers, PAGE_SIZE, rows, shape.head_dim), jnp.nan)
         self._pages = PagedSequences(np.random.default_rng(3), NUM_PAGES, PAGE_SIZE)
 
         def step(weights: list[Array], pool: Array, token_ids: Array, batch: RaggedBatch) -> tuple[Array, Array]:
@@ -89,6 +91,8 @@ class PagedModel:
         ("Olmo3ForCausalLM", {"num_hidden_layers": 4, "sliding_window": 11}),
         ("Glm4ForCausalLM", {}),
         ("MixtralForCausalLM", {"num_local_experts": 4, "sliding_window": 11}),
+        ("GptOssForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 11}),
+        ("DeepseekV3ForCausalLM", DEEPSEEK),
         ("Qwen3MoeForCausalLM", {"num_experts": 8, "num_hidden_layers": 4, "mlp_only_layers": [0, 2]}),
     ],
 )

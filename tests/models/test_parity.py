@@ -30,6 +30,29 @@ TWO_ROPES = {
 }
 GEMMA = {"query_pre_attn_scalar": 24, "sliding_window": 11, "num_hidden_layers": 3}
 QWEN3_MOE = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
+GPT_OSS = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "sliding_window": 11,
+    "rope_parameters": {**YARN, "rope_theta": 1.5e5, "truncate": False},
+}
+DEEPSEEK = {
+    "num_hidden_layers": 3,
+    "first_k_dense_replace": 1,
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 20,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 40,
+    "n_shared_experts": 1,
+}
 
 CASES: dict[str, dict[str, dict[str, Any]]] = {
     "LlamaForCausalLM": {
@@ -164,6 +187,42 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "mlp_only_layers": [0, 2],
         },
         "every second layer routes": {**QWEN3_MOE, "num_hidden_layers": 4, "decoder_sparse_step": 2},
+    },
+    "GptOssForCausalLM": {
+        "sinks, every other layer slides, yarn without whole dimensions": GPT_OSS,
+        "one KV head, a clip that bites, no biases on attention": {
+            **GPT_OSS,
+            "num_key_value_heads": 1,
+            "swiglu_limit": 0.4,
+            "attention_bias": False,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+    },
+    "DeepseekV3ForCausalLM": {
+        "the first layer dense, groups of experts, yarn on scores": {
+            **DEEPSEEK,
+            "rope_parameters": {**YARN, "rope_theta": 1e4, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+        "queries in one projection, two shared experts, halves turn": {
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "n_shared_experts": 2,
+            "rope_interleave": False,
+            "norm_topk_prob": False,
+        },
+    },
+    "DeepseekV2ForCausalLM": {
+        "the best of all experts, queries in one projection": {
+            **DEEPSEEK,
+            "q_lora_rank": None,
+            "topk_method": "greedy",
+        },
+        "the best groups, yarn whose weights differ": {
+            **DEEPSEEK,
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 16.0,
+            "rope_parameters": {**YARN, "rope_theta": 1e4, "mscale": 0.7, "mscale_all_dim": 1.1},
+        },
     },
 }
 

@@ -1,5 +1,7 @@
 """Every family computes on eight devices what it computes on one: hidden states, logits and pages."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,8 @@ TOKENS = 16
 
 @pytest.mark.parametrize("name", [name for one in FAMILIES for name in one.architectures])
 def test_eight_devices_compute_what_one_does(name: str) -> None:
-    hidden, logits = computed(name, make_mesh({"tensor": 8}))
+    sizes = {"tensor": 4, "expert": 2} if family(name).shape(parsed(name)).experts else {"tensor": 8}
+    hidden, logits = computed(name, make_mesh(sizes))
     same_hidden, same_logits = computed(name, make_mesh({}))
     assert np.isfinite(same_logits).all()
     assert np.ptp(same_logits) > 0.1
@@ -31,16 +34,20 @@ def test_eight_devices_compute_what_one_does(name: str) -> None:
     np.testing.assert_allclose(logits, same_logits, atol=1e-4)
 
 
+def parsed(name: str) -> Any:
+    return family(name).parse(CONFIG | {"architectures": [name], "num_hidden_layers": 2})
+
+
 def computed(name: str, mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
     """(hidden [T, D], logits [T, V]) of one prompt, through layers that are scanned."""
-    found = family(name)
-    config = found.parse(CONFIG | {"architectures": [name], "num_hidden_layers": 2})
+    found, config = family(name), parsed(name)
     shape, body = found.shape(config), attention_body("reference")
     placement = placement_of(mesh, shape.num_heads, shape.num_kv_heads)
     model = place_model(found.build(config, jnp.dtype("float32")), placement)
     split_experts(model, mesh)
-    kv_heads = shape.num_kv_heads * placement.kv_copies
-    pool = pool_on_mesh(body, PoolSpec(PAGES, 2, PAGE, kv_heads, shape.head_dim, "float32"), mesh)
+    latent = shape.value_dim is not None
+    kv_heads = 1 if latent else shape.num_kv_heads * placement.kv_copies
+    pool = pool_on_mesh(body, PoolSpec(PAGES, 2, PAGE, kv_heads, shape.head_dim, "float32", latent), mesh)
     sequences = PagedSequences(np.random.default_rng(0), PAGES, PAGE)
     batch = sequences.batch([(sequences.begin(TOKENS), TOKENS)], num_decode=0, tokens=TOKENS, rows=1, width=4)
     tokens = np.random.default_rng(1).integers(0, VOCAB, TOKENS).astype(np.int32)

@@ -33,11 +33,25 @@ CONFIG: dict[str, Any] = {
     "max_position_embeddings": LONGEST,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
+    # Of families with routed experts.
+    "num_local_experts": 4,
+    "num_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
 }
 
 
 def family(name: str) -> Family:
-    return next(one for one in FAMILIES if one.architectures[0] == name)
+    return next(one for one in FAMILIES if name in one.architectures)
 
 
 def executor(name: str, sizes: dict[str, int], *, layers: LayerForm = "list", **config: Any) -> Executor:
