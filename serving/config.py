@@ -34,8 +34,8 @@ class EngineConfig:
     max_num_batched_tokens: int = 512  # the token budget of a step
     max_waiting: int = 1024  # queued streams before new ones are refused
     page_size: int = 32  # tokens
-    num_pages: int | None = None  # None: derived from cache_bytes
-    cache_bytes: int = 1 << 30
+    num_pages: int | None = None  # None: as many as cache_bytes holds
+    cache_bytes: int | None = None  # of each device; None: 1 GiB on a CPU, elsewhere what the largest step leaves
     prefix_caching: bool = True
     token_buckets: tuple[int, ...] = ()  # step sizes compiled; empty: derived from the budget
     kernels: Kernels = "auto"  # the bodies of attention and of experts; auto: those of the platform

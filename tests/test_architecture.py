@@ -20,6 +20,7 @@ USES_JAX = {
     "programs.py",
     "executor.py",
     "kernels.py",
+    "memory.py",
     "device.py",
     "placement.py",
     "conversion.py",

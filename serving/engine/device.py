@@ -17,8 +17,10 @@ from models.interface import LayerForm
 from models.moe import use_grouped_matmul
 from pallas_kernels.dispatch import attention_body, grouped_matmul_body
 from serving.config import Deployment, EngineConfig
-from serving.engine.executor import Executor, ExecutorLimits
+from serving.engine.executor import Executor
 from serving.engine.kernels import body_for, checked_matmul
+from serving.engine.limits import ExecutorLimits
+from serving.engine.memory import bytes_for_pages, free_memory
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.errors import CheckpointError, ConfigError
 from sharding.mesh import MeshError, make_mesh
@@ -27,6 +29,7 @@ from sharding.params import placement_of
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 SMALL_BUCKETS = (1, 8)
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+CACHE_BYTES_ON_CPU = 1 << 30  # a laptop has other work
 BUCKET_GROWTH = 2  # above max_num_seqs: padding at most doubles a prefill step
 
 
@@ -73,10 +76,15 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
     body = attention_body(name)
     use_grouped_matmul(model, checked_matmul(grouped_matmul_body(name)))
     page = pool_on_mesh(body, pool_spec(shape, limits, cache_dtype, mesh), mesh)
+    room = engine.cache_bytes
+    if room is None and not engine.num_pages:
+        measured = (model, shape, limits, body, cache_dtype, mesh)
+        room = CACHE_BYTES_ON_CPU if on_cpu else bytes_for_pages(*measured, free=free_memory(mesh))
+    num_pages = page_count(engine.num_pages, room, bytes_on_a_device(page), limits)
     return Executor(
         model,
         shape,
-        dataclasses.replace(limits, num_pages=page_count(engine, bytes_on_a_device(page), max_model_len)),
+        dataclasses.replace(limits, num_pages=num_pages),
         body,
         cache_dtype,
         progress=lambda done, total: report("compiling programs", done, total),
@@ -135,18 +143,17 @@ def token_buckets(engine: EngineConfig, smallest: int) -> tuple[int, ...]:
     return tuple(sorted({max(size, smallest) for size in sizes if max(size, smallest) <= budget} | {budget}))
 
 
-def page_count(engine: EngineConfig, page_bytes: int, max_model_len: int) -> int:
-    """Pages that fit cache_bytes on each device, or the number given. page_bytes are those of a page on one device.
+def page_count(given: int | None, room: int | None, page_bytes: int, limits: ExecutorLimits) -> int:
+    """The number of pages given, or as many as `room` bytes of a device hold. page_bytes are those of one device.
 
     Raises ConfigError where one full sequence does not fit.
     """
-    pages = engine.num_pages or engine.cache_bytes // page_bytes
-    needed = -(-max_model_len // engine.page_size)
-    if pages < needed:
+    pages = given or (room or 0) // page_bytes
+    if pages < limits.table_width:
         raise ConfigError(
-            f"{pages} pages of {engine.page_size} tokens cannot hold one sequence of {max_model_len} tokens, which "
-            f"needs {needed} ({needed * page_bytes} bytes): raise engine.cache_bytes or engine.num_pages, or lower "
-            "engine.max_model_len",
-            param="num_pages" if engine.num_pages else "cache_bytes",
+            f"{pages} pages of {limits.page_size} tokens cannot hold one sequence of {limits.max_model_len}, which "
+            f"needs {limits.table_width} ({limits.table_width * page_bytes} bytes): raise engine.cache_bytes or "
+            "engine.num_pages, or lower engine.max_model_len",
+            param="num_pages" if given else "cache_bytes",
         )
     return pages

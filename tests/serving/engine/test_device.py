@@ -4,9 +4,11 @@ import pytest
 
 from serving.config import EngineConfig
 from serving.engine.device import page_count, token_buckets
+from serving.engine.limits import ExecutorLimits
 from serving.errors import ConfigError
 
 PAGE_BYTES = 2048
+LIMITS = ExecutorLimits(max_num_seqs=1, max_model_len=64, page_size=16, num_pages=1, token_buckets=(1,))
 
 
 @pytest.mark.parametrize(
@@ -27,13 +29,13 @@ def test_no_bucket_exceeds_the_budget_and_the_budget_has_one(
 
 
 def test_pages_fill_the_bytes_given() -> None:
-    engine = EngineConfig(page_size=16, cache_bytes=10 * PAGE_BYTES + 1)
-    assert page_count(engine, PAGE_BYTES, max_model_len=64) == 10
+    assert page_count(None, 10 * PAGE_BYTES + 1, PAGE_BYTES, LIMITS) == 10
+    assert page_count(7, None, PAGE_BYTES, LIMITS) == 7
 
 
-@pytest.mark.parametrize(
-    "engine", [EngineConfig(page_size=16, cache_bytes=3 * PAGE_BYTES), EngineConfig(page_size=16, num_pages=3)]
-)
-def test_a_pool_that_cannot_hold_one_sequence_is_refused_with_what_it_would_take(engine: EngineConfig) -> None:
+@pytest.mark.parametrize(("given", "room"), [(None, 3 * PAGE_BYTES), (3, None)])
+def test_a_pool_that_cannot_hold_one_sequence_is_refused_with_what_it_would_take(
+    given: int | None, room: int | None
+) -> None:
     with pytest.raises(ConfigError, match="needs 4"):
-        page_count(engine, PAGE_BYTES, max_model_len=64)
+        page_count(given, room, PAGE_BYTES, LIMITS)
