@@ -45,7 +45,7 @@ def write_converted(source: Path, listed: Any, weights: HubWeights, target: Path
     dtypes = set()
     for part, leaves in parts_of(listed):
         arrays = {_name(leaf.path): jax.device_put(weights.on_host(leaf)) for leaf in leaves}
-        orbax.save(target / WEIGHTS / part, arrays)
+        orbax.save(str(target / WEIGHTS / part), arrays)
         dtypes |= {str(leaf.dtype) for leaf in leaves}
     for file in sorted(source.iterdir()):
         if file.is_file() and file.suffix != ".safetensors" and file.name != INDEX:
@@ -84,7 +84,7 @@ class ConvertedWeights:
         path = self._folder / part
         if not path.is_dir():
             raise CheckpointError(f"{path}: this part of the checkpoint is missing")
-        stored = orbax.metadata(path).metadata
+        stored = orbax.metadata(str(path)).metadata
         shapes = {name: tuple(leaf.shape) for name, leaf in stored.items()}
         for name in sorted(set(wanted) | set(shapes)):
             right = None if name not in wanted else tuple(wanted[name].shape)
@@ -92,7 +92,7 @@ class ConvertedWeights:
                 raise CheckpointError(
                     f"{path}: {name} has shape {shapes.get(name)}; by config.json it must be {right}: convert it again"
                 )
-        return orbax.load(path, wanted)
+        return orbax.load(str(path), wanted)
 
 
 def _name(path: LeafPath) -> str:

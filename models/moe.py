@@ -47,6 +47,7 @@ class RouterRule:
     gpt-oss            softmax, renormalize: the softmax over the chosen logits alone is the same numbers
     DeepSeek-V2        softmax, scale, limit by the best expert of a group
     DeepSeek-V3        sigmoid, renormalize, scale, limit by the best two, and a bias for the choice
+    Llama 4            sigmoid, on the input
     """
 
     top_k: int
@@ -54,11 +55,13 @@ class RouterRule:
     renormalize: bool = False  # the chosen weights sum to 1, before `scale`
     scale: float = 1.0
     limit: GroupLimit | None = None
+    on_input: bool = False  # weights are on what goes into an expert, and not on what comes out
 
 
 class Routing(NamedTuple):
     experts: Array  # [T, top_k] int32
     weights: Array  # [T, top_k] float32
+    input_weights: Array | None = None  # [T, top_k] float32
 
 
 def route(logits: Array, rule: RouterRule, choice_bias: Array | None = None) -> Routing:
@@ -72,7 +75,8 @@ def route(logits: Array, rule: RouterRule, choice_bias: Array | None = None) -> 
     weights = jnp.take_along_axis(scores, experts, axis=-1)
     if rule.renormalize:
         weights /= jnp.maximum(weights.sum(axis=-1, keepdims=True), LEAST_SUM)
-    return Routing(experts, weights * rule.scale)
+    weights *= rule.scale
+    return Routing(experts, jnp.ones_like(weights), weights) if rule.on_input else Routing(experts, weights)
 
 
 def _within_best_groups(order: Array, limit: GroupLimit) -> Array:
@@ -139,6 +143,8 @@ def apply_experts(
     tokens, top_k = routing.experts.shape
     order = expert_order(routing.experts, num_experts)
     rows = x[order.pairs // top_k]
+    if routing.input_weights is not None:
+        rows = (rows * routing.input_weights.reshape(-1)[order.pairs][:, None]).astype(x.dtype)
     fused = matmul(rows, mlps.gate_up, order.group_sizes)
     if mlps.gate_up_bias is not None:
         fused += _of_experts(mlps.gate_up_bias, order.experts).reshape(fused.shape)
@@ -228,7 +234,7 @@ class RoutedExperts(nnx.Module):
         )
 
 
-def use_grouped_matmul(model: nnx.Module, matmul: GroupedMatmul) -> None:
+def use_grouped_matmul(model: Any, matmul: GroupedMatmul) -> None:
     """From here on every RoutedExperts of the model multiplies with that body; decided once, at load."""
     for _, module in nnx.iter_modules(model):
         if isinstance(module, RoutedExperts):

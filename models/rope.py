@@ -133,7 +133,7 @@ class LongRope:
         return (self.long if self.max_length > self.original else self.short).at(positions)
 
 
-def use_max_length(model: nnx.Module, max_length: int) -> None:
+def use_max_length(model: Any, max_length: int) -> None:
     """Chooses the rope of a model that has a LongRope; decided once, at load."""
     for _, module in nnx.iter_modules(model):
         rope = getattr(module, "rope", None)

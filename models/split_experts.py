@@ -47,12 +47,13 @@ def experts_on_mesh(mesh: Mesh) -> ApplyExperts:
             out, load = apply_experts(x, routing._replace(experts=ids), mlps, here, gate, matmul)
             return lax.psum(out, MODEL_AXES), load
 
-        weights = ExpertMLPs(
+        specs: tuple[Any, ...] = (
             _specs(mlps.gate_up, GATE_UP),
             _specs(mlps.down, DOWN),
             None if mlps.gate_up_bias is None else spec_of(("experts", None, "expert_mlp")),
             None if mlps.down_bias is None else spec_of(("experts", "model")),
         )
+        weights = ExpertMLPs(*specs)
         split = jax.shard_map(
             local,
             mesh=mesh,

@@ -122,10 +122,10 @@ def quantized_experts(weights: Array, dtype: DTypeLike, rows_per_scale: int | No
 class GroupTiles(NamedTuple):
     """Tiles of `rows` rows, each within one group: tile t is rows first_row[t] .. first_row[t] + num_rows[t]."""
 
-    expert: Array  # [tiles] int32; the last live tile's beyond `count`
+    expert: Array  # [tiles] int32; the last live tile's beyond `num_tiles`
     first_row: Array  # [tiles] int32
-    num_rows: Array  # [tiles] int32; 0 beyond `count`
-    count: Array  # [] int32: tiles that have rows
+    num_rows: Array  # [tiles] int32; 0 beyond `num_tiles`
+    num_tiles: Array  # [] int32: tiles that have rows
 
 
 def most_group_tiles(num_rows: int, num_groups: int, rows: int) -> int:

@@ -11,6 +11,7 @@ What has no experts is split over `expert` and `tensor` together, so that no dev
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +28,7 @@ class MeshError(ValueError):
     """A mesh that these devices or this model cannot have. The message names sizes that would work."""
 
 
-def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh with all of AXES over the first of `devices`, by default this process's. Raises MeshError.
 
     The devices may be compile-only (see `topology.devices_of`): those are taken in their order, where real ones are

@@ -122,7 +122,9 @@ def grouped_matmul(
     units = jnp.stack([matrix, tiles.first_row, tiles.num_rows, tiles.expert], axis=1)
     # A tile of rows must fit into x; beyond x's end it reads zeros.
     x = jnp.pad(x, ((0, max(sizes.rows - m, 0)), (0, 0)))
-    out, tails = _Grouped.of(x, matrices, sizes).call(x, units, tiles.count.reshape(1), matrices, group_sizes.shape[0])
+    out, tails = _Grouped.of(x, matrices, sizes).call(
+        x, units, tiles.num_tiles.reshape(1), matrices, group_sizes.shape[0]
+    )
     return _with_tails(out, tails, group_sizes)[:m]
 
 
@@ -303,7 +305,7 @@ class _Grouped:
     def multiply(self, refs: _Refs, unit: _Unit, before: Array, warpgroup: Array) -> None:
         sums = pl.run_scoped(
             lambda accumulator: self.sum_up(refs, unit, before, warpgroup, accumulator),
-            plgpu.ACC((self.sizes.columns, self.sizes.rows), jnp.float32),
+            plgpu.ACC((self.sizes.columns, self.sizes.rows), jnp.float32),  # pyright: ignore[reportPrivateImportUsage] (public; jax lists it elsewhere)
         )
         if self.scaled_at_once:
             scale = self.scales_of(refs, unit, warpgroup, jnp.int32(0), plgpu.Layout.WGMMA.reduce(1))
@@ -340,6 +342,7 @@ class _Grouped:
             scale = self.scales_of(refs, unit, warpgroup, row, plgpu.Layout.WGMMA.reduce(0))
         plgpu.barrier_wait(refs.ready.at[slot])
         # Two of them in turn: the product before the last is done, and its block can be overwritten.
+        assert refs.wide is not None  # 8-bit weights have it
         wide = refs.wide.at[warpgroup, lax.rem(k, 2)]
         raw = plgpu.load(refs.blocks.at[slot, warpgroup], (), layout=plgpu.Layout.WGMMA, optimized=False)
         values = raw.astype(jnp.float32)
@@ -352,6 +355,7 @@ class _Grouped:
     def scales_of(self, refs: _Refs, unit: _Unit, warpgroup: Array, row: Array, layout: Any) -> Array:
         """[columns] of this warpgroup."""
         columns = pl.ds(unit.column + warpgroup * self.sizes.columns, self.sizes.columns)
+        assert refs.scales is not None  # so do they
         return plgpu.load(refs.scales, (unit.matrix, row, columns), layout=layout, optimized=False)
 
     def store(self, refs: _Refs, unit: _Unit, warpgroup: Array, sums: Array) -> None:

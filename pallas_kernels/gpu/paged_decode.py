@@ -396,7 +396,8 @@ def _product(left: Ref, right: Ref, shape: tuple[int, int]) -> Array:
         plgpu.wgmma(accumulator, left, right)
         return accumulator[...]
 
-    return pl.run_scoped(accumulate, plgpu.ACC(shape, jnp.float32))
+    sums = plgpu.ACC(shape, jnp.float32)  # pyright: ignore[reportPrivateImportUsage] (public; jax lists it elsewhere)
+    return pl.run_scoped(accumulate, sums)
 
 
 def _spread(per_row: Array, like: Array) -> Array:

@@ -235,7 +235,8 @@ def _add_weighted_values(output: Array, weights: Array, values: Ref) -> Array:
     def multiply(accumulator: Ref) -> None:
         plgpu.wgmma(accumulator, weights, values)
 
-    return pl.run_state(multiply)(plgpu.ACC.init(output))
+    sums: Any = plgpu.ACC.init(output)  # pyright: ignore[reportPrivateImportUsage] (public; jax lists it elsewhere)
+    return pl.run_state(multiply)(sums)
 
 
 @dataclass(frozen=True)
@@ -448,7 +449,8 @@ class _Prefill:
             self.take_turns(refs)
             return accumulator[...]
 
-        scores = pl.run_scoped(multiply, plgpu.ACC((TILE, self.blocks.keys), jnp.float32))
+        sums = plgpu.ACC((TILE, self.blocks.keys), jnp.float32)  # pyright: ignore[reportPrivateImportUsage] (public; jax lists it elsewhere)
+        scores = pl.run_scoped(multiply, sums)
         plgpu.barrier_arrive(refs.free.at[key_slot])
         factor = self.options.scale * LOG2_E
         if self.options.soft_cap is not None:

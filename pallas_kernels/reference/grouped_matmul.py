@@ -39,7 +39,7 @@ def grouped_matmul(
             out = lax.dynamic_update_slice(out, _product(block, matrices, matrix).astype(out_dtype), (row, n * f))
         return out
 
-    return lax.fori_loop(0, tiles.count, tile, jnp.zeros((m + rows, products * f), out_dtype))[:m]
+    return lax.fori_loop(0, tiles.num_tiles, tile, jnp.zeros((m + rows, products * f), out_dtype))[:m]
 
 
 def refusal(weights: ExpertWeights, dtype: DTypeLike) -> str | None:

@@ -123,7 +123,7 @@ def grouped_matmul(
         out_shape=jax.ShapeDtypeStruct((products, m, f), out_dtype),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(_Visits._fields) - 1,
-            grid=(products * columns, visits.count, depths),
+            grid=(products * columns, visits.num_visits, depths),  # type: ignore[arg-type]
             in_specs=in_specs,
             out_specs=spec((None, tiles.rows, tiles.columns), out_block),
             scratch_shapes=[pltpu.VMEM((tiles.rows, tiles.columns), jnp.float32)],
@@ -146,7 +146,7 @@ class _Visits(NamedTuple):
     tile: Array
     begin: Array  # the expert's rows
     end: Array
-    count: Array | None = None  # [] int32, at least 1
+    num_visits: Array | None = None  # [] int32, at least 1
 
 
 def _visits(group_sizes: Array, num_rows: int, rows: int, first_expert: Array, products: int) -> _Visits:
@@ -161,7 +161,8 @@ def _visits(group_sizes: Array, num_rows: int, rows: int, first_expert: Array, p
     tile = first_tile[group] + live - (visit_ends - of_group)[group]
     tile = jnp.clip(tile, 0, pl.cdiv(num_rows, rows) - 1)
     parts = ((first_expert + group) * products, tile, begins[group], ends[group])
-    return _Visits(*(part.astype(jnp.int32) for part in parts), jnp.maximum(visit_ends[-1], 1).astype(jnp.int32))
+    num_visits = jnp.maximum(visit_ends[-1], 1)
+    return _Visits(*(part.astype(jnp.int32) for part in (*parts, num_visits)))
 
 
 def _kernel(

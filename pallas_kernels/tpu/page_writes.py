@@ -211,7 +211,8 @@ def _kernel(
         merge(part, slot)
         for copy in sends(table[sequence * table_width + place], slot):
             copy.start()
-        return *following_part(part), number + 1
+        after: Any = (*following_part(part), number + 1)
+        return after
 
     state = begin, first_place(begin), jnp.int32(0)
     _, _, count = lax.while_loop(lambda state: state[0] < num_seqs, one, state)

@@ -94,7 +94,7 @@ def attention_on_mesh(attention: PagedAttention, mesh: Mesh, pool: Pool) -> Page
         kv = _KV_HEADS if options.value_dim is None else _WHOLE
 
         def local(
-            q: Array, k: Array, v: Array | None, pool: Pool, layer: Array, batch: RaggedBatch, sinks: Any, window: Any
+            q: Array, k: Array, v: Array | None, pool: Pool, layer: Any, batch: RaggedBatch, sinks: Any, window: Any
         ) -> tuple[Array, Pool]:
             return attention(q, k, v, pool, layer, batch, options, sinks, window)
 

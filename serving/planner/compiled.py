@@ -72,7 +72,8 @@ class AbstractDeployment:
         body: Body,
     ) -> None:
         self.shape = family.shape(config)
-        self._mesh, self._body, self._limits, self._dtype = mesh, body, limits, dtype
+        self._mesh, self._limits, self._dtype = mesh, limits, dtype
+        self._body: Body = body
         model = family.build(config, dtype, seed=None, layers="stacked")
         use_grouped_matmul(model, checked_matmul(grouped_matmul_body(body)))
         split_experts(model, mesh)

@@ -95,7 +95,7 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize("rows", [1, 8, 16])
 def test_tiles_cover_every_row_of_every_group_once(m: int, sizes: list[int], rows: int) -> None:
     tiles = group_tiles(jnp.asarray(sizes, jnp.int32), m, rows)
-    count = int(tiles.count)
+    count = int(tiles.num_tiles)
     assert count == sum(-(-size // rows) for size in sizes) <= most_group_tiles(m, len(sizes), rows)
     covered = [
         (int(e), row)

@@ -22,7 +22,7 @@ ENTRY %main.5 (p0: bf16[64,1024]) -> bf16[64,1024] {
   %while.9 = (s32[]{:T(128)}, bf16[64,1024]{1,0}) while(%tuple.14), condition=%condition.1, body=%body.1
   ROOT %all-gather.3 = f32[256,8]{1,0} all-gather(%x), replica_groups=[1,8]<=[8], dimensions={0}
 }
-"""
+"""  # noqa: E501 (a line is an instruction)
 
 # As XLA:GPU writes it: starts and dones, and the loop's length.
 GPU = """HloModule jit_f
@@ -36,7 +36,7 @@ ENTRY %main (p0: bf16[64,1024]) -> bf16[64,1024] {
   %while.8 = (s32[], bf16[64,1024]{1,0}) while(%tuple.6), condition=%region_1, body=%region_0, backend_config={"known_trip_count":{"n":"12"}}
   %all-gather-start = (bf16[8,4]{1,0}, bf16[32,4]{1,0}) all-gather-start(%y), replica_groups={{0,1,2,3}}, dimensions={0}
 }
-"""
+"""  # noqa: E501 (a line is an instruction)
 
 
 def test_a_loop_of_untold_length_runs_over_the_layers() -> None:
