@@ -215,7 +215,7 @@ def _kernel(
         return after
 
     state = begin, first_place(begin), jnp.int32(0)
-    _, _, count = lax.while_loop(lambda state: state[0] < num_seqs, one, state)
+    count: Any = lax.while_loop(lambda state: state[0] < num_seqs, one, state)[2]
     for age in range(1, buffers + 1):
 
         @pl.when(count >= age)
