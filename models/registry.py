@@ -10,6 +10,7 @@ from models import (
     glm4,
     gpt_oss,
     llama,
+    llama4,
     mistral,
     mixtral,
     olmo2,
@@ -23,7 +24,7 @@ from models.interface import Family
 
 FAMILIES: tuple[Family, ...] = (
     *(llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, olmo2, glm4),
-    *(mixtral, qwen3_moe, gpt_oss, deepseek),
+    *(mixtral, qwen3_moe, gpt_oss, deepseek, llama4),
 )
 
 

@@ -40,6 +40,7 @@ RULES = {
     "Mixtral": RouterRule(top_k=2, renormalize=True),
     "Qwen3-MoE, as they are": RouterRule(top_k=3),
     "one expert": RouterRule(top_k=1),
+    "Llama 4": RouterRule(top_k=2, score="sigmoid", on_input=True),
     "every expert": RouterRule(top_k=8, renormalize=True),
     "DeepSeek-V2": RouterRule(top_k=3, scale=16.0, limit=GroupLimit(groups=4, kept=2, score="best")),
     "DeepSeek-V3": RouterRule(
@@ -92,7 +93,8 @@ def token_by_token(module: RoutedExperts, x: jax.Array) -> tuple[np.ndarray, np.
         logits = row @ router + wide(module.router_bias, (E,))
         scores = np.exp(logits) / np.exp(logits).sum() if module.rule.score == "softmax" else 1 / (1 + np.exp(-logits))
         for e, weight in choose(scores, scores + wide(module.choice_bias, (E,)), module.rule).items():
-            gate, up = row @ gate_up[e, 0] + gate_up_bias[e, 0], row @ gate_up[e, 1] + gate_up_bias[e, 1]
+            taken, weight = (weight * row, 1.0) if module.rule.on_input else (row, weight)
+            gate, up = taken @ gate_up[e, 0] + gate_up_bias[e, 0], taken @ gate_up[e, 1] + gate_up_bias[e, 1]
             if isinstance(module.gate, ClippedSwiglu):
                 gate, up = np.minimum(gate, module.gate.limit), np.clip(up, -module.gate.limit, module.gate.limit) + 1
                 hidden = gate / (1 + np.exp(-module.gate.alpha * gate)) * up

@@ -15,7 +15,7 @@ from models.interface import Model, ModelShape
 from pallas_kernels.ragged import AttentionOptions, Pool, RaggedBatch
 from pallas_kernels.reference.paged_attention import paged_attention
 from tests.models import hub_checkpoints
-from tests.models.test_parity import DEEPSEEK
+from tests.models.test_parity import DEEPSEEK, LLAMA4
 from tests.pallas_kernels.ragged_sequences import PagedSequence, PagedSequences
 
 TOKENS, ROWS, PAGE_SIZE, NUM_PAGES, WIDTH = 32, 4, 8, 64, 16
@@ -93,6 +93,7 @@ class PagedModel:
         ("MixtralForCausalLM", {"num_local_experts": 4, "sliding_window": 11}),
         ("GptOssForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 11}),
         ("DeepseekV3ForCausalLM", DEEPSEEK),
+        ("Llama4ForCausalLM", LLAMA4),
         ("Qwen3MoeForCausalLM", {"num_experts": 8, "num_hidden_layers": 4, "mlp_only_layers": [0, 2]}),
     ],
 )

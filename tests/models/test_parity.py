@@ -36,6 +36,16 @@ GPT_OSS = {
     "sliding_window": 11,
     "rope_parameters": {**YARN, "rope_theta": 1.5e5, "truncate": False},
 }
+LLAMA4 = {
+    "num_hidden_layers": 4,
+    "num_local_experts": 4,
+    "interleave_moe_layer_step": 2,
+    "intermediate_size_mlp": 80,
+    "attention_chunk_size": 11,
+    "no_rope_layer_interval": 2,
+    "floor_scale": 9,
+    "attn_scale": 0.5,
+}
 DEEPSEEK = {
     "num_hidden_layers": 3,
     "first_k_dense_replace": 1,
@@ -196,6 +206,16 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "swiglu_limit": 0.4,
             "attention_bias": False,
             "layer_types": ["full_attention", "sliding_attention"],
+        },
+    },
+    "Llama4ForCausalLM": {
+        "chunks, a layer without positions, every second layer dense": LLAMA4,
+        "two experts a token, all layers route, no norm, biases": {
+            **LLAMA4,
+            "num_experts_per_tok": 2,
+            "interleave_moe_layer_step": 1,
+            "use_qk_norm": False,
+            "attention_bias": True,
         },
     },
     "DeepseekV3ForCausalLM": {
