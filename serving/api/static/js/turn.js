@@ -2,6 +2,8 @@
 
 import { ChatError } from "./chat_api.js";
 
+const SHORTEST_SPAN = 10; // ms between the first and the last token that a rate is worth showing for
+
 export class Turn {
   #abort = new AbortController();
   #now;
@@ -74,8 +76,9 @@ export class Turn {
     stats.firstTokenMs = this.#firstToken - this.#sent;
     if (!usage) return;
     stats.tokens = usage.completion_tokens;
-    // The first token belongs to the prefill; the rest were decoded between the first and the last arrival.
-    const seconds = (this.#lastToken - this.#firstToken) / 1000;
-    if (stats.tokens > 1 && seconds > 0) stats.tokensPerSecond = (stats.tokens - 1) / seconds;
+    // The first token belongs to the prefill; the rest were decoded between the first and the last arrival. Tokens that
+    // came in one piece tell nothing of how fast they were made.
+    const span = this.#lastToken - this.#firstToken;
+    if (stats.tokens > 1 && span >= SHORTEST_SPAN) stats.tokensPerSecond = (stats.tokens - 1) / (span / 1000);
   }
 }
