@@ -10,6 +10,28 @@ from models.interface import Family
 from models.registry import FAMILIES
 from tests.models.tiny_checkpoint import CONFIG
 
+NO_BIASES = {"attention_bias": False, "mlp_bias": False}
+DEEPSEEK = NO_BIASES | {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 8,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 10,
+    "first_k_dense_replace": 1,
+}
+OWN_FIELDS: dict[str, dict[str, Any]] = {
+    "Phi3ForCausalLM": NO_BIASES,
+    "DeepseekV2ForCausalLM": DEEPSEEK,
+    "DeepseekV3ForCausalLM": DEEPSEEK,
+}
+
 
 @pytest.mark.parametrize(
     ("family", "architecture"),
@@ -19,9 +41,7 @@ from tests.models.tiny_checkpoint import CONFIG
 def test_a_familys_tensors_fill_every_leaf_exactly_once(
     family: Family, architecture: str, change: dict[str, Any]
 ) -> None:
-    values = {**CONFIG, **change, "architectures": [architecture]}
-    if architecture == "Phi3ForCausalLM":  # which has no biases
-        values |= {"attention_bias": False, "mlp_bias": False}
+    values = {**CONFIG, **change, **OWN_FIELDS.get(architecture, {}), "architectures": [architecture]}
     config = family.parse(values)
     state = nnx.to_flat_state(nnx.state(family.build(config, jnp.float32, seed=None)))
     filled = {path: np.zeros(leaf.get_value().shape, int) for path, leaf in state}
