@@ -1,5 +1,6 @@
 """What each chip can do, from its maker's published figures: the ceilings that plans and benchmarks divide by."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,3 +87,16 @@ _CHIPS = (
     ),
 )
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in _CHIPS}
+_KINDS = {  # what JAX calls a device of each
+    "h100": r"NVIDIA H100\b.*",
+    "h200": r"NVIDIA H200\b.*",
+    "v5e": r"TPU v5 ?(lite|e)",
+    "v5p": r"TPU v5p?",
+    "v6e": r"TPU v6 ?(lite|e)",
+}
+
+
+def chip_of(device_kind: str) -> Chip | None:
+    """The chip that JAX calls by that `device_kind`; None for one that weft knows nothing of."""
+    found = [name for name, kind in _KINDS.items() if re.fullmatch(kind, device_kind)]
+    return CHIPS[found[0]] if found else None

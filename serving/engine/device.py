@@ -15,7 +15,8 @@ from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import LayerForm
 from models.moe import use_grouped_matmul
-from pallas_kernels.dispatch import attention_body, grouped_matmul_body
+from pallas_kernels.dispatch import tuned_attention_body, tuned_grouped_matmul_body
+from pallas_kernels.tuning import load_table
 from serving.config import Deployment, EngineConfig
 from serving.engine.executor import Executor
 from serving.engine.kernels import body_for, checked_matmul
@@ -23,6 +24,7 @@ from serving.engine.limits import ExecutorLimits
 from serving.engine.memory import bytes_for_pages, free_memory
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.errors import CheckpointError, ConfigError
+from sharding.chips import chip_of
 from sharding.mesh import MeshError, make_mesh
 from sharding.params import placement_of
 
@@ -73,8 +75,10 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
         token_buckets=token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1),
     )
     name = body_for(engine.kernels, jax.default_backend())
-    body = attention_body(name)
-    use_grouped_matmul(model, checked_matmul(grouped_matmul_body(name)))
+    chip = chip_of(jax.devices()[0].device_kind)
+    table = load_table("unknown" if chip is None else chip.name)
+    body = tuned_attention_body(name, table)
+    use_grouped_matmul(model, checked_matmul(tuned_grouped_matmul_body(name, table)))
     page = pool_on_mesh(body, pool_spec(shape, limits, cache_dtype, mesh), mesh)
     room = engine.cache_bytes
     if room is None and not engine.num_pages:

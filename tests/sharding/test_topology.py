@@ -2,7 +2,7 @@
 
 import pytest
 
-from sharding.chips import CHIPS
+from sharding.chips import CHIPS, chip_of
 from sharding.topology import parse_topology
 
 
@@ -38,3 +38,20 @@ def test_a_topology_names_a_chip_and_how_many(text: str, chip: str, count: int) 
 def test_one_that_cannot_be_is_refused_with_one_that_can(text: str, right: str) -> None:
     with pytest.raises(ValueError, match=right):
         parse_topology(text)
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "chip"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("TPU v5 lite", "v5e"),
+        ("TPU v5", "v5p"),
+        ("TPU v5p", "v5p"),
+        ("TPU v6 lite", "v6e"),
+        ("cpu", None),
+        ("NVIDIA A100-SXM4-80GB", None),
+    ],
+)
+def test_a_device_is_known_by_what_jax_calls_it(device_kind: str, chip: str | None) -> None:
+    assert chip_of(device_kind) == (None if chip is None else CHIPS[chip])
