@@ -180,7 +180,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of servers, with commas between")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    chosen = [p for p in peers(args.directory.resolve()) if not args.only or p.name in args.only.split(",")]
+    known = {peer.name: peer for peer in peers(args.directory.resolve())}
+    names = args.only.split(",") if args.only else list(known)
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"--only {','.join(unknown)}: there is {', '.join(known)}")
+    chosen = [known[name] for name in names]
     results: dict[str, dict[str, list[dict[str, float]]]] = {peer.name: {} for peer in chosen}
     with tempfile.TemporaryDirectory(prefix="weft-peers-") as logs:
         for round_number in range(args.runs):
