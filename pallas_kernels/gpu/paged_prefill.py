@@ -28,6 +28,7 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 from jax import Array, lax
 
+from pallas_kernels.gpu.decode_merge import LOAD_INDEX
 from pallas_kernels.ragged import AttentionOptions, Pool, QuantizedPages, RaggedBatch
 
 TILE = 64  # rows of one warpgroup: the M of a wgmma
@@ -221,12 +222,17 @@ def _staged_bytes(head_dim: int) -> int:
 
 
 def _swizzled(head_dim: int, dtype: jnp.dtype) -> tuple[Any, ...]:
-    """The widest swizzle whose atoms fill a row of head_dim numbers and are converted at once."""
-    for swizzle in (128, 64, 32):
-        numbers = swizzle // dtype.itemsize
-        if head_dim % numbers == 0 and numbers <= 64:
-            return plgpu.TilingTransform((8, numbers)), plgpu.SwizzleTransform(swizzle)
-    return ()
+    """The widest swizzle whose atoms fill a row of head_dim numbers; numbers of 8 bits lie as those of 16 do."""
+    columns = _converted_columns(head_dim)
+    if columns * dtype.itemsize < 32:
+        return ()
+    return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(columns * dtype.itemsize)
+
+
+def _converted_columns(head_dim: int) -> int:
+    """Of a unit, what the fetching warpgroup takes into its few registers at once: fewest at 256."""
+    widths = (32, 16) if head_dim == 256 else (64, 32, 16)
+    return next(width for width in widths if head_dim % width == 0)
 
 
 def _add_weighted_values(output: Array, weights: Array, values: Ref) -> Array:
@@ -432,7 +438,7 @@ class _Prefill:
         output = plgpu.layout_cast(jnp.zeros((TILE, self.head_dim), jnp.float32), plgpu.Layout.WGMMA)
         if self.sunk:
             phase = lax.rem(scaled, self.blocks.heads)
-            maximum = plgpu.load(refs.ins["sinks"], (item.head, phase), layout=rows, optimized=False)
+            maximum = plgpu.load(refs.ins["sinks"].at[item.head, phase], *LOAD_INDEX, layout=rows, optimized=False)
             return output, maximum, plgpu.layout_cast(jnp.ones((TILE,), jnp.float32), rows)
         maximum = plgpu.layout_cast(jnp.full((TILE,), LOWEST, jnp.float32), rows)
         return output, maximum, plgpu.layout_cast(jnp.zeros((TILE,), jnp.float32), rows)
@@ -445,7 +451,7 @@ class _Prefill:
         plgpu.barrier_wait(refs.ready.at[key_slot])
 
         def multiply(accumulator: Ref) -> Array:
-            plgpu.wgmma(accumulator, queries, plgpu.transpose_ref(refs.ring.at[key_slot], (1, 0)))
+            plgpu.wgmma(accumulator, queries, refs.ring.at[key_slot].transpose((1, 0)))
             self.take_turns(refs)
             return accumulator[...]
 
@@ -549,15 +555,19 @@ class _Prefill:
         pl.when(unit >= self.blocks.units)(lambda: plgpu.barrier_wait(refs.free.at[slot]))
         return slot
 
-    def copy_pages(self, refs: _Refs, item: _Item, block: Array, which: int, to: Ref, barrier: Ref) -> None:
+    def copy_pages(self, refs: _Refs, item: _Item, block: Array, which: Array | int, to: Ref, barrier: Ref) -> None:
         """Starts the copies of one block's keys (which = 0) or values (1), each of which arrives at the barrier."""
-        for part in range(self.fetches):
-            page, rows = self.place_of(refs, item, block, part * self.fetched, self.fetched)
-            source = refs.ins["values"].at[page, refs.ins["layer"][0], rows, 2 * item.kv_head + which]
-            target = to if self.fetches == 1 else to.at[pl.ds(part * self.fetched, self.fetched)]
-            plgpu.copy_gmem_to_smem(source, target, barrier)
+        row = 2 * item.kv_head + which
 
-    def place_of(self, refs: _Refs, item: _Item, block: Array, offset: int, count: int) -> tuple[Array, Any]:
+        def copy(part: Array, _: None) -> None:
+            offset = part * self.fetched
+            page, rows = self.place_of(refs, item, block, offset, self.fetched)
+            source = refs.ins["values"].at[page, refs.ins["layer"][0], rows, row]
+            plgpu.copy_gmem_to_smem(source, to.at[pl.ds(offset, self.fetched)], barrier)
+
+        lax.fori_loop(0, self.fetches, copy, None)
+
+    def place_of(self, refs: _Refs, item: _Item, block: Array, offset: Array | int, count: int) -> tuple[Array, Any]:
         """The page and the rows in it of `count` positions of a block; past the sequence its last page stands in."""
         position = block * self.blocks.keys + offset
         column = jnp.minimum(lax.div(position, self.page_size), lax.div(item.length - 1, self.page_size))
@@ -569,20 +579,15 @@ class _Prefill:
         ring = refs.ring.at[slot]
         self.copy_pages(refs, item, block, 1, ring, refs.landed.at[0])
         plgpu.barrier_wait(refs.landed.at[0])
-        width = self.converted_columns
+        width = _converted_columns(self.head_dim)
         for begin in range(0, self.blocks.keys, TILE):
             for column in range(0, self.head_dim, width):
                 part = ring.at[pl.ds(begin, TILE), pl.ds(column, width)]
-                values = plgpu.load(part, (), layout=plgpu.Layout.WGMMA)
+                values = plgpu.load(part, *LOAD_INDEX, layout=plgpu.Layout.WGMMA)
                 part[...] = self.written(values, item, block, begin)
         plgpu.commit_smem()
         for _ in range(self.fetches):
             plgpu.barrier_arrive(refs.ready.at[slot])
-
-    @property
-    def converted_columns(self) -> int:
-        """As few as a swizzle allows: the fetching warpgroup has few registers."""
-        return next(width for width in (64, 32, 16) if self.head_dim % width == 0)
 
     def written(self, values: Array, item: _Item, block: Array, begin: int) -> Array:
         row = plgpu.broadcasted_iota(jnp.int32, values.shape, 0, layout=plgpu.Layout.WGMMA)
@@ -593,17 +598,10 @@ class _Prefill:
         units, ahead = 2 * (item.end - item.begin), self.blocks.raw_units
 
         def start(index: Array) -> None:
-            slot = lax.rem(index, ahead)
-            block = item.begin + lax.div(index, 2)
-            for which in range(2):
-                pl.when(lax.rem(index, 2) == which)(
-                    lambda which=which: self.copy_pages(
-                        refs, item, block, which, refs.raw.at[slot], refs.landed.at[slot]
-                    )
-                )
+            slot, block = lax.rem(index, ahead), item.begin + lax.div(index, 2)
+            self.copy_pages(refs, item, block, lax.rem(index, 2), refs.raw.at[slot], refs.landed.at[slot])
 
-        for index in range(ahead):
-            pl.when(index < units)(lambda index=index: start(jnp.int32(index)))
+        lax.fori_loop(0, jnp.minimum(ahead, units), lambda index, _: start(index), None)
 
         def one(index: Array, _: None) -> None:
             self.convert_unit(refs, item, index, self.freed_slot(refs, unit + index))
@@ -613,18 +611,17 @@ class _Prefill:
 
     def convert_unit(self, refs: _Refs, item: _Item, index: Array, slot: Array) -> None:
         raw_slot, block = lax.rem(index, self.blocks.raw_units), item.begin + lax.div(index, 2)
-        row, width = 2 * item.kv_head + lax.rem(index, 2), self.converted_columns
+        row, width = 2 * item.kv_head + lax.rem(index, 2), _converted_columns(self.head_dim)
         layout = plgpu.Layout.WGMMA
         for begin in range(0, self.blocks.keys, TILE):
             page, rows = self.place_of(refs, item, block, begin, TILE)
-            scale = plgpu.load(
-                refs.ins["scales"], (page, refs.ins["layer"][0], rows, row), layout=layout.reduce(1), optimized=False
-            )
+            scales = refs.ins["scales"].at[page, refs.ins["layer"][0], rows, row]
+            scale = plgpu.load(scales, *LOAD_INDEX, layout=layout.reduce(1), optimized=False)
             if begin == 0:
                 plgpu.barrier_wait(refs.landed.at[raw_slot])
             for column in range(0, self.head_dim, width):
                 part = pl.ds(begin, TILE), pl.ds(column, width)
-                raw = plgpu.load(refs.raw.at[raw_slot], part, layout=layout, optimized=False)
+                raw = plgpu.load(refs.raw.at[raw_slot].at[part], *LOAD_INDEX, layout=layout, optimized=False)
                 values = raw.astype(jnp.float32) * lax.broadcast_in_dim(scale, raw.shape, [0])
                 values = self.written(values.astype(jnp.bfloat16), item, block, begin)
                 refs.ring.at[slot][part] = values

@@ -18,7 +18,7 @@ from jax import Array
 
 from pallas_kernels.gpu import paged_prefill
 from pallas_kernels.gpu.paged_prefill import BlockSizes, prefill
-from pallas_kernels.ragged import AttentionOptions, PoolSpec
+from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, RaggedBatch
 from tests.pallas_kernels.attention_oracle import attend_one
 from tests.pallas_kernels.kept_pages import LAYER, KeptPages
 from tests.pallas_kernels.ragged_sequences import PagedSequence, PagedSequences
@@ -82,7 +82,8 @@ def _multiply_and_add(output: Array, weights: Array, values: Array) -> np.ndarra
 def interpreter(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
     """Interprets with race detection, and fails a test that raced."""
     monkeypatch.setattr(paged_prefill, "_add_weighted_values", _add_weighted_values)
-    with plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams(detect_races=True)):
+    mosaic: Any = plgpu  # the interpreter came with jax 0.11
+    with mosaic.force_gpu_interpret_mode(mosaic.InterpretGPUParams(detect_races=True)):
         yield
     out, err = capfd.readouterr()
     assert "RACE DETECTED" not in out + err
@@ -109,7 +110,7 @@ class Trial:
         self.sinks = self.random.normal(size=heads).astype(np.float32) if setting.sinks else None
         self.call = jax.jit(self.attend)
 
-    def attend(self, q, pool, batch, sinks, window):
+    def attend(self, q: Array, pool: Pool, batch: RaggedBatch, sinks: Array | None, window: Array | None) -> Array:
         chosen = {name: getattr(self.setting, name) for name in ("heads", "keys", "units")}
         blocks = BlockSizes.derived(self.shape, pool, self.sequences)
         # Two programs, so that each has several items in its ring, one after the other.
