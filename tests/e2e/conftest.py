@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STOP_SECONDS = 60
+STOP_SECONDS = 180
 
 
 @dataclass

@@ -82,6 +82,7 @@ def test_the_page_chats_in_a_browser(served_demo: ServedDemo) -> None:
         box.fill("What is 27 + 58?")
         box.press("Enter")
         expect(page.get_by_text(re.compile("85")).first).to_be_visible(timeout=60_000)
-        expect(page.get_by_text(re.compile(r"tok/s")).first).to_be_visible()
+        # Not its rate: where the machine is slow, all tokens may come in one piece, and then none is shown.
+        expect(page.get_by_text(re.compile(r"to first token")).first).to_be_visible(timeout=60_000)
         browser.close()
     assert complaints == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from serving.child_process import ChildProcess
 
-PATIENCE = 20.0  # seconds; only a broken test waits that long
+PATIENCE = 180.0  # seconds; only a broken test waits that long
 
 CHILD = """
 import os, signal, sys, time

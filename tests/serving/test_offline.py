@@ -28,7 +28,7 @@ class Batch:
     async def run(self, *lines: Any, skip: tuple[str | int, ...] = (), concurrency: int = 4) -> list[dict[str, Any]]:
         raw = [line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines]
         batch = BatchGenerator(self.generator, concurrency=concurrency)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             return [record async for record in batch.run(raw, skip)]
 
 
@@ -117,7 +117,7 @@ async def test_no_more_lines_are_read_than_can_be_run(batch: Batch) -> None:
             yield json.dumps({"prompt": "a"}).encode()
 
     records = BatchGenerator(batch.generator, concurrency=2).run(lines())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await anext(records)
     assert len(read) < 10
     await records.aclose()
@@ -127,7 +127,7 @@ async def test_closing_early_aborts_what_is_open(batch: Batch) -> None:
     held = Script(token_ids=[1, 2, 3], hold_after=1)
     batch.engine.script_for = lambda request: batch.script if not batch.engine.requests else held
     records = BatchGenerator(batch.generator, concurrency=3).run(b'{"prompt": "a"}' for _ in range(3))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await anext(records)
         await records.aclose()
     assert len(batch.engine.requests) == len(batch.engine.closed) + len(batch.engine.finished)

@@ -23,7 +23,7 @@ from serving.supervisor import (
     SupervisorPolicy,
 )
 
-PATIENCE = 20.0  # seconds; only a broken test waits that long
+PATIENCE = 180.0  # seconds; only a broken test waits that long
 URL = "http://127.0.0.1:8000"
 
 

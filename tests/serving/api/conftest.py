@@ -73,7 +73,7 @@ class Api:
 
     def client(self) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(app=self.app)
-        return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=10)
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=120)
 
     async def post(self, path: str, body: Body, **options: Any) -> httpx.Response:
         async with self.client() as client:

@@ -21,7 +21,7 @@ async def _exchange(port: int, data: bytes) -> tuple[int, dict[str, str]]:
 async def _reply(port: int, data: bytes) -> tuple[str, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
-    reply = await asyncio.wait_for(reader.read(), 10)
+    reply = await asyncio.wait_for(reader.read(), 120)
     writer.close()
     head, _, body = reply.decode().partition("\r\n\r\n")
     return head, body

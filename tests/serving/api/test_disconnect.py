@@ -13,7 +13,7 @@ from tests.serving.api.gated_engine import GatedEngine
 from tests.serving.api.listening import listening
 
 CHAT = "/v1/chat/completions"
-PATIENCE = 60.0  # seconds; only a broken test waits that long
+PATIENCE = 180.0  # seconds; only a broken test waits that long
 
 
 def _api(make_api: ApiMaker) -> tuple[Api, GatedEngine]:

@@ -9,7 +9,7 @@ import pytest
 from serving.bench.stream_client import StreamClient
 from serving.errors import RequestError
 
-PATIENCE = 20.0  # seconds; only a broken test waits that long
+PATIENCE = 180.0  # seconds; only a broken test waits that long
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 

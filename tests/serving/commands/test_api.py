@@ -19,7 +19,7 @@ from serving.lifeline import Status
 from serving.supervisor import EXIT_SETUP
 from tests.fakes.mortal_engine import MortalEngine
 
-PATIENCE = 60.0  # seconds; only a broken test waits that long
+PATIENCE = 180.0  # seconds; only a broken test waits that long
 
 
 @pytest.fixture

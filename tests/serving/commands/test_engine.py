@@ -12,7 +12,7 @@ from serving.engine.remote import RemoteEngine
 from serving.lifeline import Status
 from tests.fakes.mortal_engine import MortalEngine
 
-PATIENCE = 20.0  # seconds; only a broken test waits that long
+PATIENCE = 180.0  # seconds; only a broken test waits that long
 
 
 class Reports:

@@ -28,7 +28,7 @@ async def test_a_second_run_adds_what_the_first_did_not_finish(
     source.write_text("".join(f'{{"id": {i}, "prompt": "x", "max_tokens": 3}}\n' for i in range(10)) + "[]\n")
     target.write_text('{"id":3,"choices":[]}\n{"id":4,"err')
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         with BatchFile(target) as output:
             counts = await write_all(generator, source, output, Console(file=out), 10)
 

@@ -1,5 +1,8 @@
 """A request that can never run is refused, and the refusal names the field."""
 
+import dataclasses
+import math
+
 import pytest
 
 from serving.engine.block_pool import BlockPool
@@ -7,6 +10,8 @@ from serving.engine.intake import refuse_malformed, refuse_unfitting
 from serving.engine.request import GenerateRequest, SamplingParams
 from serving.errors import ContextLengthError, RequestError
 from tests.serving.engine.live_sequences import sequence
+
+PLAIN = GenerateRequest(request_id="a", prompt_token_ids=(1,), sampling=SamplingParams())
 
 
 @pytest.mark.parametrize(
@@ -26,6 +31,12 @@ from tests.serving.engine.live_sequences import sequence
             "max_tokens",
             GenerateRequest(request_id="a", prompt_token_ids=(1,), sampling=SamplingParams(max_tokens=-1)),
         ),
+        *(
+            (name, dataclasses.replace(PLAIN, **{name: value}))
+            for name in ("tenant_weight", "deadline_seconds")
+            for value in (0.0, -1.0, math.inf, math.nan)
+        ),
+        ("tenant", dataclasses.replace(PLAIN, tenant="t" * 257)),
     ],
 )
 def test_a_malformed_request_is_refused_by_field(param: str, request_: GenerateRequest) -> None:

@@ -33,7 +33,7 @@ from serving.errors import (
 )
 from tests.fakes.mortal_engine import MortalEngine
 
-PATIENCE = 20.0  # seconds; only a broken test waits that long
+PATIENCE = 180.0  # seconds; only a broken test waits that long
 
 
 def request(request_id: str = "r", max_tokens: int = 8, seed: int = 0) -> GenerateRequest:

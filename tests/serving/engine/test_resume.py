@@ -248,3 +248,21 @@ async def test_closing_the_stream_closes_the_inner_one() -> None:
     assert inner.open == {"r"}
     await stream.aclose()
     assert inner.open == set()
+
+
+async def test_a_resumed_stream_has_what_is_left_of_its_deadline() -> None:
+    inner = MortalEngine(life=2)
+    clock = Clock(lambda time: inner.revive() if time >= 3 else None)
+    wanted = dataclasses.replace(request(), deadline_seconds=10.0)
+    await read(resuming(inner, clock, ResumePolicy(first_wait_seconds=1.0)), wanted)
+    assert [submitted.deadline_seconds for submitted in inner.submitted] == [10.0, 7.0]
+
+
+async def test_a_stream_whose_deadline_passes_while_the_engine_is_away_ends_then() -> None:
+    inner = MortalEngine(life=2)
+    clock = Clock()
+    wanted = dataclasses.replace(request(), deadline_seconds=5.0)
+    events = await read(resuming(inner, clock, ResumePolicy(first_wait_seconds=1.0)), wanted)
+    assert len(tokens(events)) == 2
+    assert events[-1] == TokenEvent(request_id="r", finish_reason=FinishReason.DEADLINE)
+    assert clock.time == 5.0

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from serving.api.page import page_routes
 
-WAIT = 15.0  # seconds until a test that waits in vain fails; no test passes because of it
+WAIT = 90.0  # seconds until a test that waits in vain fails; no test passes because of it
 END = b""
 
 
