@@ -107,10 +107,10 @@ class CompletionReply:
             "stop_reason": found.last.stop_reason,
         }
         if body.logprobs is not None:
-            before = likeliest(prompts[prompt], body.logprobs) if body.echo else ()
+            before = likeliest(prompts.get(prompt, ()), body.logprobs) if body.echo else ()
             choice["logprobs"] = text_logprobs((*before, *found.logprobs), 0, self._first_token(prompt))
         if body.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = prompt_logprobs(likeliest(prompts[prompt], body.prompt_logprobs))
+            choice["prompt_logprobs"] = prompt_logprobs(likeliest(prompts.get(prompt, ()), body.prompt_logprobs))
         if body.return_token_ids:
             choice["token_ids"] = found.token_ids
             choice["prompt_token_ids"] = prepared.prompt_token_ids

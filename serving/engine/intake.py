@@ -3,6 +3,7 @@
 Whatever a step would raise for is refused here: an exception inside the loop ends every stream of the engine.
 """
 
+import math
 from collections.abc import Iterable
 
 from serving.engine.block_pool import BlockPool
@@ -14,6 +15,7 @@ from serving.engine.request import (
     MAX_LOGPROBS,
     MAX_SEED,
     MAX_STOP_TOKEN_IDS,
+    MAX_TENANT_CHARS,
     GenerateRequest,
     SamplingParams,
 )
@@ -32,6 +34,20 @@ def refuse_malformed(request: GenerateRequest, *, vocab_size: int) -> None:
     if request.sampling.max_tokens < 0:
         raise RequestError("max_tokens must be at least 0", param="max_tokens", code="invalid_max_tokens")
     _check_sampler_bounds(request.sampling, vocab_size)
+    _check_service(request)
+
+
+def _check_service(request: GenerateRequest) -> None:
+    """Who is served, how much of it, and until when."""
+    if len(request.tenant) > MAX_TENANT_CHARS:
+        raise RequestError(
+            f"tenant may have at most {MAX_TENANT_CHARS} characters, not {len(request.tenant)}",
+            param="tenant",
+            code="invalid_value",
+        )
+    for name, value in (("tenant_weight", request.tenant_weight), ("deadline_seconds", request.deadline_seconds)):
+        if value is not None and not 0 < value < math.inf:
+            raise RequestError(f"{name} must be above 0 and finite, not {value}", param=name, code="invalid_value")
 
 
 def _check_sampler_bounds(sampling: SamplingParams, vocab_size: int) -> None:

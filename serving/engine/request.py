@@ -14,6 +14,7 @@ MAX_BAD_WORD_TOKENS = 8
 MAX_STOP_TOKEN_IDS = 32
 MAX_EOS_TOKEN_IDS = 16
 MAX_SEED = 2**63 - 1
+MAX_TENANT_CHARS = 256
 
 
 class FinishReason(StrEnum):
@@ -23,6 +24,15 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens or the model's window was reached
     ABORT = "abort"  # the client left, or asked for it
     ERROR = "error"  # the engine failed on this request; `TokenEvent.error` says how
+    DEADLINE = "timeout"  # its deadline passed, or could not be met
+
+
+class Priority(StrEnum):
+    """A request's class. Each goes before those below it; what keeps a lower one from starving: `policies/order.py`."""
+
+    INTERACTIVE = "interactive"  # somebody watches the tokens come
+    STANDARD = "standard"
+    BATCH = "batch"  # fills what the others leave idle, and yields within a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +87,10 @@ class GenerateRequest:
     sampling: SamplingParams
     output_token_ids: tuple[int, ...] = ()
     cache_salt: str = ""  # separates prefix caches: pages are shared only between equal salts
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""  # who is served fairly beside others of the class
+    tenant_weight: float = 1.0  # share of the class beside other tenants with work to do
+    deadline_seconds: float | None = None  # from arrival at the engine to the last token; None: no deadline
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ A stream that loses one engine after another may be what kills them, so it is no
 import asyncio
 import dataclasses
 import logging
+import math
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -23,6 +24,8 @@ from serving.errors import EngineError, EngineUnavailableError, OverloadedError,
 from serving.observability.logs import log_event
 
 LOST_REPEATEDLY = "engine_lost_repeatedly"
+
+_SHORTEST_SECONDS = 1e-3  # of a deadline that passes while it is written: the engine will say so
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ class ResumingEngine:
         """As the inner engine's, but raises EngineUnavailableError only where nothing was accepted, or once the engine
         stayed away for longer than the deadline; and EngineError (`engine_lost_repeatedly`) at the last loss of those
         that one stream may have."""
-        progress = _Progress(request)
+        progress = _Progress(request, self._now)
         outage: _Outage | None = None
         while True:
             try:
@@ -74,8 +77,10 @@ class ResumingEngine:
                 raise EngineError(f"the engine ended stream {request.request_id} without a reason")
             except (EngineUnavailableError, OverloadedError) as error:
                 outage = self._outage(error, outage, progress)
-            info = await self._wait_until_ready(outage)
-            last = progress.end_reached(info.max_model_len)
+            info = await self._wait_until_ready(outage, progress)
+            last = None if info is None else progress.end_reached(info.max_model_len)
+            if last is None and progress.seconds_left <= 0:
+                last = progress.expired()
             if last is not None:
                 yield last
                 return
@@ -97,14 +102,17 @@ class ResumingEngine:
         log_event(log, "stream lost its engine", level=logging.WARNING, request_id=progress.request_id, code=error.code)
         return _Outage(self._now() + self._policy.deadline_seconds, self._policy.first_wait_seconds, error)
 
-    async def _wait_until_ready(self, outage: "_Outage") -> EngineInfo:
+    async def _wait_until_ready(self, outage: "_Outage", progress: "_Progress") -> EngineInfo | None:
+        """None where the stream's own deadline passes first."""
         while True:
             left = outage.deadline - self._now()
+            if progress.seconds_left <= 0:
+                return None
             if left <= 0:
                 raise EngineUnavailableError(
                     f"the engine did not come back within {self._policy.deadline_seconds:g} s", code=ENGINE_LOST
                 ) from outage.cause
-            await self._sleep(min(outage.wait * self._jitter(), left))
+            await self._sleep(min(outage.wait * self._jitter(), left, progress.seconds_left))
             outage.wait = min(outage.wait * 2, self._policy.longest_wait_seconds)
             try:
                 return await self._inner.info()
@@ -133,13 +141,23 @@ class _Outage:
 class _Progress:
     """What one stream has delivered."""
 
-    def __init__(self, request: GenerateRequest) -> None:
+    def __init__(self, request: GenerateRequest, now: Callable[[], float]) -> None:
         self.request_id = request.request_id
         self.started = False  # an event was delivered
         self.losses = 0  # of engines that had accepted it
         self._request = request
+        self._now = now
+        self._expires_at = math.inf if request.deadline_seconds is None else now() + request.deadline_seconds
         self._attempts = 0
         self._delivered: list[int] = []
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the stream's deadline, which a new engine does not renew."""
+        return self._expires_at - self._now()
+
+    def expired(self) -> TokenEvent:
+        return self._end(FinishReason.DEADLINE)
 
     def next_request(self) -> GenerateRequest:
         """What to submit now: at first the request itself, then its continuation under a fresh id."""
@@ -154,6 +172,7 @@ class _Progress:
             request_id=f"{self.request_id}~{self._attempts}",
             sampling=sampling,
             output_token_ids=(*self._request.output_token_ids, *self._delivered),
+            deadline_seconds=None if math.isinf(self._expires_at) else max(self.seconds_left, _SHORTEST_SECONDS),
         )
 
     def deliver(self, event: TokenEvent) -> TokenEvent:

@@ -127,6 +127,8 @@ class Choice:
         first, self._started = not self._started, True
         if self._index or self._prepared.sampling.prompt_logprobs is None or not first:
             return None
+        if event.finish_reason is FinishReason.DEADLINE:  # it passed before the prompt was read to its end
+            return None
         if len(event.prompt_logprobs) != self._prepared.prompt_tokens - 1:
             raise EngineError("the engine did not score the whole prompt")
         return (None, *(self.describe(entry) for entry in event.prompt_logprobs))

@@ -78,6 +78,10 @@ class Generator:
             skip_special_tokens=options.skip_special_tokens,
             kept_special_tokens=_tag_tokens(self.tokenizer) if request.tools else frozenset(),
             cache_salt=request.cache_salt,
+            priority=request.priority,
+            tenant=request.tenant,
+            tenant_weight=request.tenant_weight,
+            deadline_seconds=request.deadline_seconds,
         )
 
     async def stream(self, prepared: PreparedPrompt) -> AsyncGenerator[TextDelta, None]:
@@ -213,6 +217,10 @@ def _engine_request(prepared: PreparedPrompt, index: int) -> GenerateRequest:
         prompt_token_ids=prepared.prompt_token_ids,
         sampling=sampling,
         cache_salt=prepared.cache_salt,
+        priority=prepared.priority,
+        tenant=prepared.tenant,
+        tenant_weight=prepared.tenant_weight,
+        deadline_seconds=prepared.deadline_seconds,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.engine.request import FinishReason, SamplingParams
+from serving.engine.request import FinishReason, Priority, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,10 @@ class TextRequest:
     add_special_tokens: bool | None = None  # None: yes for a prompt, no for messages (the template writes its own)
     options: GenerationOptions = field(default_factory=GenerationOptions)
     cache_salt: str = ""
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""
+    tenant_weight: float = 1.0
+    deadline_seconds: float | None = None  # from the arrival of each choice at the engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,10 @@ class PreparedPrompt:
     skip_special_tokens: bool
     kept_special_tokens: frozenset[int]  # shown even so: the tags around tool calls, where these are wanted
     cache_salt: str
+    priority: Priority = Priority.STANDARD
+    tenant: str = ""
+    tenant_weight: float = 1.0
+    deadline_seconds: float | None = None
 
     @property
     def prompt_tokens(self) -> int:

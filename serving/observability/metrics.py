@@ -5,7 +5,7 @@ where streams pass (`StreamMeter`).
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -62,7 +62,7 @@ _GAUGES = {
 
 _FIELDS = tuple(source for source, _ in _COUNTERS.values())
 
-Outcome = Literal["stop", "length", "abort", "error"]
+Outcome = Literal["stop", "length", "abort", "error", "timeout"]
 
 
 class EngineCollector(Collector):
@@ -156,7 +156,7 @@ class Metrics:
         )
         self.finished = {
             outcome: finished.labels(model_name=model_name, finished_reason=outcome)
-            for outcome in ("stop", "length", "abort", "error")
+            for outcome in get_args(Outcome)
         }
         self._refused = Counter(
             "weft_requests_refused",

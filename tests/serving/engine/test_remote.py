@@ -17,7 +17,7 @@ import pytest
 from serving.engine import wire
 from serving.engine.client import Engine
 from serving.engine.remote import RemoteEngine
-from serving.engine.request import GenerateRequest, SamplingParams, TokenEvent
+from serving.engine.request import GenerateRequest, Priority, SamplingParams, TokenEvent
 from serving.engine.resume import ResumingEngine
 from serving.engine.server import EngineServer
 from serving.errors import (
@@ -45,7 +45,15 @@ def request(request_id: str = "r", max_tokens: int = 8, seed: int = 0) -> Genera
         logprobs=0,
         prompt_logprobs=0,
     )
-    return GenerateRequest(request_id=request_id, prompt_token_ids=(1, 2, 3), sampling=sampling)
+    return GenerateRequest(
+        request_id=request_id,
+        prompt_token_ids=(1, 2, 3),
+        sampling=sampling,
+        priority=Priority.BATCH,
+        tenant="archive",
+        tenant_weight=2.5,
+        deadline_seconds=60.0,
+    )
 
 
 async def read(engine: Engine, wanted: GenerateRequest) -> list[TokenEvent]:

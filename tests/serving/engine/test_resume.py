@@ -255,7 +255,7 @@ async def test_a_resumed_stream_has_what_is_left_of_its_deadline() -> None:
     clock = Clock(lambda time: inner.revive() if time >= 3 else None)
     wanted = dataclasses.replace(request(), deadline_seconds=10.0)
     await read(resuming(inner, clock, ResumePolicy(first_wait_seconds=1.0)), wanted)
-    assert [submitted.deadline_seconds for submitted in inner.submitted] == [10.0, 7.0]
+    assert [submitted.deadline_seconds for submitted in inner.requests] == [10.0, 7.0]
 
 
 async def test_a_stream_whose_deadline_passes_while_the_engine_is_away_ends_then() -> None:
