@@ -18,6 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from serving.engine.client import Engine, EngineInfo, EngineStats
+from serving.engine.continuation import end_reached, without_first_facts
 from serving.engine.remote import ENGINE_LOST, NOT_ACCEPTED
 from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
 from serving.errors import EngineError, EngineUnavailableError, OverloadedError, WeftError
@@ -157,7 +158,7 @@ class _Progress:
         return self._expires_at - self._now()
 
     def expired(self) -> TokenEvent:
-        return self._end(FinishReason.DEADLINE)
+        return TokenEvent(request_id=self.request_id, finish_reason=FinishReason.DEADLINE)
 
     def next_request(self) -> GenerateRequest:
         """What to submit now: at first the request itself, then its continuation under a fresh id."""
@@ -182,26 +183,9 @@ class _Progress:
             self.started = True
             return event
         if self.started:
-            event = dataclasses.replace(event, prompt_logprobs=(), cached_tokens=None, queue_seconds=None)
+            event = without_first_facts(event)
         self.started = True
         return dataclasses.replace(event, request_id=self.request_id)
 
     def end_reached(self, max_model_len: int) -> TokenEvent | None:
-        """The last event, where only it was lost: every token of the stream had been delivered. A stream that has
-        delivered none cannot be told from one that had only to score its prompt, and begins again."""
-        if not self._delivered:
-            return None
-        sampling = self._request.sampling
-        output = len(self._request.output_token_ids) + len(self._delivered)
-        if output > sampling.min_tokens:
-            token = self._delivered[-1]
-            if token in sampling.stop_token_ids:
-                return self._end(FinishReason.STOP, token)
-            if token in sampling.eos_token_ids:
-                return self._end(FinishReason.STOP)
-        if output >= sampling.max_tokens or len(self._request.prompt_token_ids) + output >= max_model_len:
-            return self._end(FinishReason.LENGTH)
-        return None
-
-    def _end(self, reason: FinishReason, stop_token_id: int | None = None) -> TokenEvent:
-        return TokenEvent(request_id=self.request_id, finish_reason=reason, stop_token_id=stop_token_id)
+        return end_reached(self._request, self._delivered, max_model_len)

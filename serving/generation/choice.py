@@ -21,6 +21,15 @@ class _Held:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class ChoiceStep:
+    """One event of one choice, and what it makes visible."""
+
+    index: int
+    event: TokenEvent
+    delta: TextDelta | None
+
+
 class Choice:
     """Turns the events of one engine stream into deltas. After a delta with a finish_reason it must not be fed."""
 

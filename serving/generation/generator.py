@@ -2,12 +2,13 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
 from serving.engine.client import Engine
-from serving.engine.request import MAX_EOS_TOKEN_IDS, MAX_SEED, GenerateRequest
+from serving.engine.continuation import continued, end_reached, without_first_facts
+from serving.engine.request import MAX_EOS_TOKEN_IDS, MAX_SEED, GenerateRequest, TokenEvent
 from serving.errors import (
     CheckpointError,
     ContextLengthError,
@@ -17,7 +18,7 @@ from serving.errors import (
 )
 from serving.generation.chat_format import ChatFormat
 from serving.generation.checkpoint_text import SamplingDefaults
-from serving.generation.choice import Choice
+from serving.generation.choice import Choice, ChoiceStep
 from serving.generation.detokenizer import decode
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.generation.stop_strings import StopStrings
@@ -82,6 +83,7 @@ class Generator:
             tenant=request.tenant,
             tenant_weight=request.tenant_weight,
             deadline_seconds=request.deadline_seconds,
+            max_tokens_stated=options.max_tokens is not None,
         )
 
     async def stream(self, prepared: PreparedPrompt) -> AsyncGenerator[TextDelta, None]:
@@ -91,27 +93,49 @@ class Generator:
         Raises what `Engine.generate` raises, and EngineError where the engine failed on a choice; the other choices
         end with it.
         """
-        stops = StopStrings(prepared.stop)
-        if prepared.n == 1:
-            async with aclosing(self._choice(prepared, stops, 0)) as deltas:
-                async for delta in deltas:
-                    yield delta
+        async with aclosing(self.steps(prepared)) as steps:
+            async for step in steps:
+                if step.delta is not None:
+                    yield step.delta
+
+    async def steps(
+        self, prepared: PreparedPrompt, past: Sequence[tuple[int, TokenEvent]] = ()
+    ) -> AsyncGenerator[ChoiceStep, None]:
+        """As `stream`, with the engine's events. After `past`, events of choices that an earlier call gave, what
+        follows them: the tokens that would have come, and none of the past."""
+        choices = self.choices(prepared)
+        told = [_Told() for _ in choices]
+        for index, event in past:
+            told[index].add(event, choices[index].feed(event))
+        running = [index for index in range(prepared.n) if not told[index].ended]
+        if len(running) == 1:
+            async with aclosing(self._choice(prepared, choices[running[0]], told[running[0]], running[0])) as steps:
+                async for step in steps:
+                    yield step
             return
-        # One slot: a choice waits with its next delta until the reader took the last one.
-        ready: asyncio.Queue[TextDelta | Exception] = asyncio.Queue(maxsize=1)
-        tasks = [asyncio.create_task(_feed(ready, self._choice(prepared, stops, index))) for index in range(prepared.n)]
+        # One slot: a choice waits with its next step until the reader took the last one.
+        ready: asyncio.Queue[ChoiceStep | Exception] = asyncio.Queue(maxsize=1)
+        tasks = [
+            asyncio.create_task(_feed(ready, self._choice(prepared, choices[index], told[index], index)))
+            for index in running
+        ]
         try:
-            running = prepared.n
-            while running:
+            open_choices = len(running)
+            while open_choices:
                 item = await ready.get()
                 if isinstance(item, Exception):
                     raise item
-                running -= item.finish_reason is not None
+                open_choices -= item.delta is not None and item.delta.finish_reason is not None
                 yield item
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def choices(self, prepared: PreparedPrompt) -> list[Choice]:
+        """What turns the engine's events into deltas, one for each choice."""
+        stops = StopStrings(prepared.stop)
+        return [Choice(index, prepared, stops, self.tokenizer) for index in range(prepared.n)]
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
         """Raises RequestError for text that cannot be encoded, ContextLengthError where it cannot fit the window."""
@@ -162,17 +186,38 @@ class Generator:
         return text, tuple(await self.tokenize(text, add_special_tokens=special, param=param))
 
     async def _choice(
-        self, prepared: PreparedPrompt, stops: StopStrings, index: int
-    ) -> AsyncGenerator[TextDelta, None]:
-        choice = Choice(index, prepared, stops, self.tokenizer)
-        async with aclosing(self.engine.generate(_engine_request(prepared, index))) as events:
+        self, prepared: PreparedPrompt, choice: Choice, told: "_Told", index: int
+    ) -> AsyncGenerator[ChoiceStep, None]:
+        request = _engine_request(prepared, index)
+        if told.any:
+            last = end_reached(request, told.token_ids, self.max_model_len)
+            if last is not None:
+                yield ChoiceStep(index, last, choice.feed(last))
+                return
+            request = continued(request, told.token_ids)
+        async with aclosing(self.engine.generate(request)) as events:
             async for event in events:
+                if told.any:
+                    event = without_first_facts(event)
                 delta = choice.feed(event)
-                if delta is not None:
-                    yield delta
-                    if delta.finish_reason is not None:
-                        return
+                yield ChoiceStep(index, event, delta)
+                if delta is not None and delta.finish_reason is not None:
+                    return
         raise EngineUnavailableError("the engine's stream ended without saying why")
+
+
+class _Told:
+    """What an earlier run gave of one choice."""
+
+    def __init__(self) -> None:
+        self.any = False
+        self.ended = False
+        self.token_ids: list[int] = []
+
+    def add(self, event: TokenEvent, delta: TextDelta | None) -> None:
+        self.any = True
+        self.token_ids += event.token_ids
+        self.ended = delta is not None and delta.finish_reason is not None
 
 
 def _check_end_tokens(tokenizer: Tokenizer) -> None:
@@ -198,11 +243,11 @@ def _tag_tokens(tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(ids[0] for ids in encoded if len(ids) == 1 and tokenizer.is_special(ids[0]))
 
 
-async def _feed(ready: asyncio.Queue[TextDelta | Exception], choice: AsyncGenerator[TextDelta, None]) -> None:
+async def _feed(ready: asyncio.Queue[ChoiceStep | Exception], choice: AsyncGenerator[ChoiceStep, None]) -> None:
     try:
-        async with aclosing(choice) as deltas:
-            async for delta in deltas:
-                await ready.put(delta)
+        async with aclosing(choice) as steps:
+            async for step in steps:
+                await ready.put(step)
     except Exception as error:
         await ready.put(error)
 
@@ -213,7 +258,7 @@ def _engine_request(prepared: PreparedPrompt, index: int) -> GenerateRequest:
     if index:
         sampling = replace(sampling, seed=derived_seed(sampling.seed, index), prompt_logprobs=None)
     return GenerateRequest(
-        request_id=prepared.request_id if prepared.n == 1 else f"{prepared.request_id}-{index}",
+        request_id=prepared.engine_ids[index],
         prompt_token_ids=prepared.prompt_token_ids,
         sampling=sampling,
         cache_salt=prepared.cache_salt,
