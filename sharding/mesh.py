@@ -43,6 +43,11 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) ->
             f"a mesh of {_written(sizes)} takes {count} devices and there are {len(devices)}: "
             f"the product of its axes can be {_listed(range(1, len(devices) + 1))}"
         )
+    if real and jax.process_count() > 1 and count != len(devices):
+        raise MeshError(
+            f"a mesh of {_written(sizes) or 'one device'} takes {count} devices, and these {jax.process_count()} "
+            f"processes have {len(devices)}: the product of its axes must be {len(devices)}, so that each has its part"
+        )
     if real and count == len(devices):
         return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
     return Mesh(np.array(devices[:count]).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))

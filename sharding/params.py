@@ -16,6 +16,7 @@ from flax import nnx
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
+from sharding.host_data import put
 from sharding.mesh import MeshError, divisors
 from sharding.rules import RULES, spec_of, split_of
 
@@ -39,7 +40,7 @@ class Placement:
 
     def place(self, values: np.ndarray, names: Names) -> Array:
         """A leaf on the host, as its shards on the devices."""
-        return jax.device_put(self.laid_out(values, names), self.sharding(names))
+        return put(self.laid_out(values, names), self.sharding(names))
 
     def laid_out(self, values: np.ndarray, names: Names) -> np.ndarray:
         """`values` with KV heads repeated and padding; itself where nothing is to be done. Raises MeshError."""

@@ -28,6 +28,7 @@ from serving.engine.programs import Progress, compile_programs
 from serving.engine.request import TokenLogprobs
 from serving.engine.sampler_rows import admission_arrays, init_rows
 from serving.engine.scores import ScoredTokens
+from sharding.host_data import put_tree
 from sharding.mesh import everywhere, one_device
 
 Scores = tuple[Array, Array, Array, Array]  # see steps.score
@@ -59,7 +60,7 @@ class Executor:
         attend = attention_on_mesh(checked_attention(attention, spec_of_a_device(spec, mesh)), mesh, pool)
         program = steps.ModelProgram(graph, tree, attend, shape.vocab_size, mesh)
         self.pool = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), pool)
-        self._rows = jax.device_put(init_rows(limits.max_num_seqs, shape.vocab_size), everywhere(mesh))
+        self._rows = put_tree(init_rows(limits.max_num_seqs, shape.vocab_size), everywhere(mesh))
         self._packer = BatchPacker(limits.max_num_seqs, limits.table_width, limits.layout_for)
         self._prompts: dict[int, tuple[int, ...]] = {}  # by row, of the sequences whose prompts are scored
         layouts = [limits.layout_for(bucket) for bucket in limits.token_buckets]

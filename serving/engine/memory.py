@@ -18,22 +18,24 @@ from serving.engine.placement import attention_on_mesh, bytes_on_a_device, pool_
 from serving.engine.programs import lower_programs
 from serving.engine.sampler_rows import init_rows
 from serving.errors import ConfigError
+from sharding.host_data import least
 from sharding.mesh import everywhere
 
 RESERVE = 512 << 20  # bytes of a device: the batch's uploads, the small programs, and what a driver keeps for itself
 
 
 def free_memory(mesh: Mesh) -> int:
-    """Bytes that are free on the fullest device of the mesh. Raises ConfigError where a device does not tell."""
+    """Bytes that are free on the fullest device of the mesh, whichever host it is of. All processes of a mesh must
+    call it together. Raises ConfigError where a device does not tell."""
     free = []
-    for device in mesh.devices.flat:
+    for device in mesh.local_devices:
         stats = device.memory_stats()
         if not stats or "bytes_limit" not in stats:
             raise ConfigError(
                 f"{device} does not say how much memory it has: set engine.cache_bytes", param="cache_bytes"
             )
         free.append(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
-    return min(free)
+    return least(min(free))
 
 
 def bytes_for_pages(
