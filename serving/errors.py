@@ -4,8 +4,11 @@
     |-- RequestError              400  the client sent something wrong; sending it again will not help
     |   |-- UnsupportedError      400  understood, but not offered here; never accepted and ignored
     |   |-- ContextLengthError    400  prompt and output do not fit the model's window
+    |   |-- AuthenticationError   401  nobody is known by these credentials
+    |   |-- ForbiddenError        403  known, but may not do this
     |   |-- NotFoundError         404  no such model or object
     |   `-- PayloadTooLargeError  413  the body is larger than the server reads
+    |-- RateLimitedError          429  a limit of the tenant's own; retry after `retry_after` seconds
     |-- OverloadedError           503  the queue is full; retry after `retry_after` seconds
     |-- EngineUnavailableError    503  the engine process is starting or restarting; retry
     |-- EngineError               500  the engine failed on this request; not the client's fault
@@ -17,11 +20,13 @@ Each class names its HTTP status, its gRPC code, OpenAI's `type` word and whethe
 has a table of its own.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
 class WeftError(Exception):
-    """The root. `param` names the field, flag or key at fault; `code` is a stable machine-readable reason."""
+    """The root. `param` names the field, flag or key at fault; `code` is a stable machine-readable reason; `metadata`
+    goes with the answer, as HTTP headers or as gRPC trailers (names in lower case, ASCII)."""
 
     http_status: ClassVar[int] = 500
     grpc_code: ClassVar[str] = "INTERNAL"
@@ -33,6 +38,7 @@ class WeftError(Exception):
         self.message = message
         self.param = param
         self.code = code
+        self.metadata: Mapping[str, str] = {}
 
 
 class RequestError(WeftError):
@@ -55,6 +61,26 @@ class ContextLengthError(RequestError):
         super().__init__(message, param=param, code=code)
 
 
+class AuthenticationError(RequestError):
+    """The message never repeats what was sent."""
+
+    http_status = 401
+    grpc_code = "UNAUTHENTICATED"
+    kind = "authentication_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = "invalid_api_key") -> None:
+        super().__init__(message, param=param, code=code)
+
+
+class ForbiddenError(RequestError):
+    http_status = 403
+    grpc_code = "PERMISSION_DENIED"
+    kind = "permission_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = "forbidden") -> None:
+        super().__init__(message, param=param, code=code)
+
+
 class NotFoundError(RequestError):
     http_status = 404
     grpc_code = "NOT_FOUND"
@@ -63,6 +89,19 @@ class NotFoundError(RequestError):
 class PayloadTooLargeError(RequestError):
     http_status = 413
     grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class RateLimitedError(WeftError):
+    """`code` names the limit: requests_per_minute, tokens_per_minute, concurrency."""
+
+    http_status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+    kind = "rate_limit_error"
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: float, code: str) -> None:
+        super().__init__(message, code=code)
+        self.retry_after = retry_after
 
 
 class OverloadedError(WeftError):

@@ -76,6 +76,12 @@ class PreparedPrompt:
     tenant: str = ""
     tenant_weight: float = 1.0
     deadline_seconds: float | None = None
+    max_tokens_stated: bool = True  # by the client; else sampling.max_tokens is what a default or the window left
+
+    @property
+    def engine_ids(self) -> tuple[str, ...]:
+        """The request id of each choice at the engine."""
+        return (self.request_id,) if self.n == 1 else tuple(f"{self.request_id}-{index}" for index in range(self.n))
 
     @property
     def prompt_tokens(self) -> int:

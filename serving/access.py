@@ -1,0 +1,173 @@
+"""Who may ask, and how much: the tables of a deployment that the gateway reads. Strict, as all of the deployment.
+
+Keys are kept hashed in SQLite (`weft keys`); tenants and tiers stand here. A secret never does.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from serving.errors import ConfigError
+
+PriorityName = Literal["interactive", "standard", "batch"]
+StoreFailure = Literal["refuse", "local"]
+
+DEFAULT_TIER = "default"
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierConfig:
+    """What one tenant of this tier may do, over all its keys. None is no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None  # prompt and output
+    concurrency: int | None = None  # requests at once
+    context_tokens: int | None = None  # prompt and output of one stream
+    output_tokens: int | None = None  # of one choice
+    unstated_output_tokens: int = 1024  # reserved for a choice whose request names no max_tokens
+    priority: PriorityName = "standard"  # the best class that its requests may have
+    weight: float = 1.0  # share of its class
+    models: tuple[str, ...] = ()  # empty: all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantConfig:
+    tier: str = DEFAULT_TIER
+    disabled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenConfig:
+    """JSON Web Tokens of one issuer."""
+
+    issuer: str
+    audience: str
+    keys: str  # the issuer's key set (JWKS): the path of a file, or a URL
+    algorithms: tuple[str, ...] = ("RS256", "ES256")
+    tenant_claim: str = "tenant"
+    tier_claim: str = "tier"
+    scope_claim: str = "scope"
+    leeway_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthConfig:
+    mode: Literal["none", "required"] | None = None  # None: required where a way to authenticate is configured
+    keys: Path | None = None  # the database that `weft keys` writes
+    jwt: TokenConfig | None = None
+    certificates: Mapping[str, str] = field(default_factory=dict)  # a client certificate's common name: its tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    """The second listener. Without a port there is none."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    only_metrics_here: bool = False  # /metrics is gone from the public listener
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    certificate: Path
+    key: Path
+    client_authority: Path | None = None  # certificates of clients must be signed by one of these
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """Where limits are counted."""
+
+    redis: str | None = None  # redis://, rediss:// or unix://; None: in this process
+    when_store_fails: StoreFailure = "refuse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionConfig:
+    """Seconds that a request of each class may be predicted to wait for its first token, and what is done before."""
+
+    interactive_seconds: float = 5.0
+    standard_seconds: float = 15.0
+    batch_seconds: float = 120.0
+    shed_batch_at: float = 0.5  # load, 1 being the standard class's whole bound
+    cap_output_at: float = 0.75
+    capped_output_tokens: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageConfig:
+    ledger: Path | None = None  # a database; None: usage is not kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessConfig:
+    """All of the above, as the gateway takes it."""
+
+    auth: AuthConfig = field(default_factory=AuthConfig)
+    admin: AdminConfig = field(default_factory=AdminConfig)
+    tiers: Mapping[str, TierConfig] = field(default_factory=dict)
+    tenants: Mapping[str, TenantConfig] = field(default_factory=dict)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    admission: AdmissionConfig = field(default_factory=AdmissionConfig)
+    usage: UsageConfig = field(default_factory=UsageConfig)
+
+
+def check_access(access: AccessConfig, where: str) -> None:
+    """Refuses values out of their range and names that lead nowhere. Raises ConfigError."""
+    for key, message in _faults(access):
+        raise ConfigError(f"{where}: {key} {message}", param=key)
+
+
+def _faults(access: AccessConfig) -> Iterator[tuple[str, str]]:
+    for name, tier in access.tiers.items():
+        yield from _tier_faults(f"tiers.{name}", tier)
+    known = {DEFAULT_TIER, *access.tiers}
+    for name, tenant in access.tenants.items():
+        if tenant.tier not in known:
+            yield f"tenants.{name}.tier", f"must be one of {', '.join(sorted(known))}, not {tenant.tier!r}"
+    admission = access.admission
+    for name in ("interactive_seconds", "standard_seconds", "batch_seconds"):
+        if not 0 < (value := getattr(admission, name)) < math.inf:
+            yield f"admission.{name}", f"must be above 0 and finite, not {value}"
+    if not 0 < admission.shed_batch_at <= admission.cap_output_at <= 1:
+        yield (
+            "admission.cap_output_at",
+            "and admission.shed_batch_at must lie above 0 and at most at 1, the latter not above the former",
+        )
+    if admission.capped_output_tokens < 1:
+        yield "admission.capped_output_tokens", f"must be at least 1, not {admission.capped_output_tokens}"
+    if access.limits.redis is not None and not access.limits.redis.startswith(("redis://", "rediss://", "unix://")):
+        yield "limits.redis", "must begin with redis://, rediss:// or unix://"
+    if access.admin.port is not None and not 0 <= access.admin.port <= 65535:
+        yield "admin.port", f"must be in 0 .. 65535, not {access.admin.port}"
+    if access.auth.jwt is not None:
+        yield from _token_faults(access.auth.jwt)
+
+
+def _tier_faults(key: str, tier: TierConfig) -> Iterator[tuple[str, str]]:
+    for name in ("requests_per_minute", "tokens_per_minute", "concurrency", "output_tokens", "unstated_output_tokens"):
+        value = getattr(tier, name)
+        if value is not None and value < 1:
+            yield f"{key}.{name}", f"must be at least 1, not {value}"
+    if tier.context_tokens is not None and tier.context_tokens < 2:
+        yield f"{key}.context_tokens", f"must be at least 2, not {tier.context_tokens}"
+    if not 0 < tier.weight < math.inf:
+        yield f"{key}.weight", f"must be above 0 and finite, not {tier.weight}"
+
+
+def _token_faults(token: TokenConfig) -> Iterator[tuple[str, str]]:
+    for name in ("issuer", "audience", "keys"):
+        if not getattr(token, name):
+            yield f"auth.jwt.{name}", "must not be empty"
+    wrong = [name for name in token.algorithms if name not in ALGORITHMS]
+    if wrong or not token.algorithms:
+        yield (
+            "auth.jwt.algorithms",
+            f"must be some of {', '.join(ALGORITHMS)}: signatures whose check needs no secret of the issuer's"
+            + (f"; not {wrong[0]!r}" if wrong else ""),
+        )
+    if not 0 <= token.leeway_seconds <= 300:
+        yield "auth.jwt.leeway_seconds", f"must be in 0 .. 300, not {token.leeway_seconds}"

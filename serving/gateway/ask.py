@@ -1,0 +1,49 @@
+"""What a request would take, known before it is submitted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from serving.engine.request import Priority
+from serving.generation.request import PreparedPrompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One client request: of one prompt or of several, each with its choices."""
+
+    request_ids: tuple[str, ...]  # of the engine's requests that it will make: the guard lets these pass
+    prompt_tokens: int  # of all prompts
+    output_tokens: int  # at most, of all choices
+    choices: int  # of all prompts
+    longest_stream: int  # tokens, prompt and output, of one choice
+    longest_output: int  # tokens, of one choice
+    output_was_stated: bool  # the client named max_tokens
+    model: str
+    stream: bool
+    priority: Priority | None = None  # as the client wishes; None: the principal's
+    continues: bool = False  # admitted before, and lost with an API process: capacity does not refuse it
+
+    @classmethod
+    def of(
+        cls,
+        prepared: Sequence[PreparedPrompt],
+        *,
+        model: str,
+        stream: bool,
+        priority: Priority | None = None,
+        continues: bool = False,
+    ) -> "Ask":
+        """`prepared` by Generator.prepare, so that tokens are counted and not guessed."""
+        return cls(
+            request_ids=tuple(name for prompt in prepared for name in prompt.engine_ids),
+            prompt_tokens=sum(prompt.prompt_tokens for prompt in prepared),
+            output_tokens=sum(prompt.n * prompt.sampling.max_tokens for prompt in prepared),
+            choices=sum(prompt.n for prompt in prepared),
+            longest_stream=max(prompt.prompt_tokens + prompt.sampling.max_tokens for prompt in prepared),
+            longest_output=max(prompt.sampling.max_tokens for prompt in prepared),
+            output_was_stated=prepared[0].max_tokens_stated,
+            model=model,
+            stream=stream,
+            priority=priority,
+            continues=continues,
+        )
