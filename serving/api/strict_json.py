@@ -5,6 +5,7 @@ many arrays and objects."""
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from serving.errors import RequestError
@@ -23,24 +24,40 @@ _Where = tuple["_Where | None", str | int]  # of a value: its container's, and i
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """Raises RequestError with code "invalid_json", or with `param` the path of the value at fault."""
-    _check_count(body)
+    value = _loaded(body, "the body")
+    if not isinstance(value, dict):
+        raise _invalid(f"the body must be a JSON object, not {json_type(value)}")
+    _check(value, "the body", surrogates_possible=_SURROGATE_ESCAPE.search(body) is not None)
+    return value
+
+
+def parse_value(text: str, field: str, name: str) -> Any:
+    """Any JSON value that stands in a string: in `field` of a message. `name` is what paths of values in it begin with.
+    Raises RequestError as `parse_object` does, with `param`."""
+    body = text.encode()
+    try:
+        value = _loaded(body, field)
+        _check({name: value}, field, surrogates_possible=_SURROGATE_ESCAPE.search(body) is not None)
+    except RequestError as error:
+        raise RequestError(error.message, param=error.param or field, code=error.code) from None
+    return value
+
+
+def _loaded(body: bytes, what: str) -> Any:
+    _check_count(body, what)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _invalid(f"the body is not valid UTF-8 at byte {error.start}") from None
+        raise _invalid(f"{what} is not valid UTF-8 at byte {error.start}") from None
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant(what))
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise _invalid(f"the body is not valid JSON: {error.msg} at {where}") from None
+        raise _invalid(f"{what} is not valid JSON: {error.msg} at {where}") from None
     except RecursionError:
-        raise _too_deep() from None
+        raise _too_deep(what) from None
     except ValueError:  # the interpreter's bound on the digits of an integer
-        raise _invalid("the body holds an integer with thousands of digits; integers are at most 64 bits") from None
-    if not isinstance(value, dict):
-        raise _invalid(f"the body must be a JSON object, not {json_type(value)}")
-    _check(value, surrogates_possible=_SURROGATE_ESCAPE.search(body) is not None)
-    return value
+        raise _invalid(f"{what} holds an integer with thousands of digits; integers are at most 64 bits") from None
 
 
 def json_type(value: object) -> str:
@@ -81,36 +98,39 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _constant(name: str) -> NoReturn:
-    raise _invalid(f"the body is not valid JSON: {name} is not a JSON number")
+def _constant(what: str) -> Callable[[str], NoReturn]:
+    def refuse(name: str) -> NoReturn:
+        raise _invalid(f"{what} is not valid JSON: {name} is not a JSON number")
+
+    return refuse
 
 
 def _invalid(message: str) -> RequestError:
     return RequestError(message, code="invalid_json")
 
 
-def _too_deep() -> RequestError:
-    return RequestError(f"the body is nested more than {MAX_DEPTH} levels deep", code="nested_too_deeply")
+def _too_deep(what: str) -> RequestError:
+    return RequestError(f"{what} is nested more than {MAX_DEPTH} levels deep", code="nested_too_deeply")
 
 
-def _check_count(body: bytes) -> None:
+def _check_count(body: bytes, what: str) -> None:
     """Before anything is made of it. Brackets within strings do not count, so these are cut out where it matters."""
     if _brackets(body) > MAX_CONTAINERS and _brackets(_STRING.sub(b"", body)) > MAX_CONTAINERS:
-        raise RequestError(f"the body has more than {MAX_CONTAINERS} arrays and objects", code="too_many_values")
+        raise RequestError(f"{what} has more than {MAX_CONTAINERS} arrays and objects", code="too_many_values")
 
 
 def _brackets(body: bytes) -> int:
     return body.count(b"[") + body.count(b"{")
 
 
-def _check(root: dict[str, Any], *, surrogates_possible: bool) -> None:
+def _check(root: dict[str, Any], what: str, *, surrogates_possible: bool) -> None:
     """Walks the containers without recursion. Runs of one kind, such as a tokenized prompt, take C loops; paths are put
     together only for an error."""
     stack: list[tuple[dict[str, Any] | list[Any], int, _Where | None]] = [(root, 1, None)]
     while stack:
         container, depth, where = stack.pop()
         if depth > MAX_DEPTH:
-            raise _too_deep()
+            raise _too_deep(what)
         if isinstance(container, list):
             if _is_plain_run(container, surrogates_possible=surrogates_possible):
                 continue
