@@ -14,6 +14,7 @@ MAX_BAD_WORD_TOKENS = 8
 MAX_STOP_TOKEN_IDS = 32
 MAX_EOS_TOKEN_IDS = 16
 MAX_SEED = 2**63 - 1
+MAX_GRAMMAR_BYTES = 128 << 10
 MAX_TENANT_CHARS = 256
 
 
@@ -78,6 +79,25 @@ class SamplingParams:
         )
 
 
+class GrammarKind(StrEnum):
+    """How `GrammarSpec.text` is to be read."""
+
+    JSON_SCHEMA = "json_schema"  # a JSON schema, as JSON
+    REGEX = "regex"  # the whole output matches it
+    CHOICE = "choice"  # a JSON array of strings: the output is one of them
+    LARK = "lark"  # a grammar with a `start` rule, in llguidance's form of Lark; or one in GBNF, with a `root` rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarSpec:
+    """What the output has to be. It binds the tokens after the first occurrence of `starts_after` in the output, which
+    is how a model's reasoning stays free; until then only the tokens that end a text are banned."""
+
+    kind: GrammarKind
+    text: str
+    starts_after: tuple[int, ...] = ()  # empty: from the first token on
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """One stream. `output_token_ids` are tokens generated earlier, when a stream continues after a lost engine."""
@@ -87,6 +107,7 @@ class GenerateRequest:
     sampling: SamplingParams
     output_token_ids: tuple[int, ...] = ()
     cache_salt: str = ""  # separates prefix caches: pages are shared only between equal salts
+    grammar: GrammarSpec | None = None
     priority: Priority = Priority.STANDARD
     tenant: str = ""  # who is served fairly beside others of the class
     tenant_weight: float = 1.0  # share of the class beside other tenants with work to do
@@ -117,3 +138,4 @@ class TokenEvent:
     cached_tokens: int | None = None  # with the first event: prompt tokens whose pages were reused
     queue_seconds: float | None = None  # with the first event: arrival to first planned
     error: str | None = None
+    error_param: str | None = None  # the field of the request at fault; None where it is the engine's
