@@ -20,7 +20,7 @@ def token_routes(service: Service, max_body_bytes: int) -> list[Route]:
         body = await read_typed(request, TokenizeBody, max_body_bytes)
         service.check_model(body.model)
         body.check_together()
-        tokens = await _tokens(service, body, request.state.request_id)
+        tokens = await encoded_prompt(service, body, request.state.request_id)
         reply: dict[str, Any] = {
             "count": len(tokens),
             "max_model_len": service.card.max_model_len,
@@ -69,7 +69,7 @@ def model_routes(service: Service) -> list[Route]:
     ]
 
 
-async def _tokens(service: Service, body: TokenizeBody, request_id: str) -> list[int]:
+async def encoded_prompt(service: Service, body: TokenizeBody, request_id: str) -> list[int]:
     """As the generator would encode the same prompt or messages."""
     generator = service.generator
     if body.prompt is not None:
