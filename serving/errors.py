@@ -7,11 +7,14 @@
     |   |-- AuthenticationError   401  nobody is known by these credentials
     |   |-- ForbiddenError        403  known, but may not do this
     |   |-- NotFoundError         404  no such model or object
-    |   `-- PayloadTooLargeError  413  the body is larger than the server reads
+    |   |-- PayloadTooLargeError  413  the body is larger than the server reads
+    |   `-- SlowReaderError       408  the client took nothing for so long that it was cut off
     |-- RateLimitedError          429  a limit of the tenant's own; retry after `retry_after` seconds
     |-- OverloadedError           503  the queue is full; retry after `retry_after` seconds
     |-- EngineUnavailableError    503  the engine process is starting or restarting; retry
     |-- EngineError               500  the engine failed on this request; not the client's fault
+    |-- StreamLogError            503  the durable log of streams is full or cannot be reached
+    |-- StreamCancelledError      409  somebody asked for the end of this stream, or nobody read it
     `-- SetupError                     raised before serving: a person has to change something
         |-- ConfigError                a deployment, mesh or model file is wrong
         `-- CheckpointError            a checkpoint is incomplete, malformed, or of another shape
@@ -91,6 +94,14 @@ class PayloadTooLargeError(RequestError):
     grpc_code = "RESOURCE_EXHAUSTED"
 
 
+class SlowReaderError(RequestError):
+    http_status = 408
+    grpc_code = "ABORTED"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = "slow_reader") -> None:
+        super().__init__(message, param=param, code=code)
+
+
 class RateLimitedError(WeftError):
     """`code` names the limit: requests_per_minute, tokens_per_minute, concurrency."""
 
@@ -124,6 +135,23 @@ class EngineUnavailableError(WeftError):
 
 class EngineError(WeftError):
     pass
+
+
+class StreamLogError(WeftError):
+    """`code`: log_full, log_unavailable, log_unreadable."""
+
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+    kind = "overloaded_error"
+    retryable = True
+
+
+class StreamCancelledError(WeftError):
+    """`code`: stream_cancelled, no_reader."""
+
+    http_status = 409
+    grpc_code = "CANCELLED"
+    kind = "cancelled_error"
 
 
 class SetupError(WeftError):

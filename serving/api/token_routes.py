@@ -33,13 +33,7 @@ def token_routes(service: Service, max_body_bytes: int) -> list[Route]:
 
     async def detokenize(request: Request) -> Response:
         body = await read_typed(request, DetokenizeBody, max_body_bytes)
-        service.check_model(body.model)
-        if len(body.tokens) > service.card.max_model_len:
-            raise ContextLengthError(
-                f"tokens has {len(body.tokens)} ids; the model's window is {service.card.max_model_len} tokens",
-                param="tokens",
-            )
-        return _json({"prompt": service.generator.detokenize(body.tokens)})
+        return _json({"prompt": decoded_tokens(service, body)})
 
     return [
         Route("/tokenize", tokenize, methods=["POST"]),
@@ -88,6 +82,17 @@ async def encoded_prompt(service: Service, body: TokenizeBody, request_id: str) 
         )
     )
     return await generator.tokenize(text, add_special_tokens=bool(body.add_special_tokens), param="messages")
+
+
+def decoded_tokens(service: Service, body: DetokenizeBody) -> str:
+    """Raises RequestError."""
+    service.check_model(body.model)
+    if len(body.tokens) > service.card.max_model_len:
+        raise ContextLengthError(
+            f"tokens has {len(body.tokens)} ids; the model's window is {service.card.max_model_len} tokens",
+            param="tokens",
+        )
+    return service.generator.detokenize(body.tokens)
 
 
 def _json(reply: dict[str, Any]) -> Response:
