@@ -1,0 +1,128 @@
+"""Around each call: who asks, an id, every failure as a status, one log line. No client's text is logged."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc.aio
+
+from serving.api.caller import Caller
+from serving.api.error_reply import error_code, stopping
+from serving.api.generation import Generation
+from serving.api.grpc.status import abort
+from serving.api.service import Service, new_id
+from serving.api.sse import LEFT
+from serving.errors import EngineError, ForbiddenError, WeftError
+from serving.gateway.principal import Credentials, Scope
+from serving.observability.logs import log_event, log_failure
+
+REQUEST_ID_KEY = "x-request-id"
+TIMED_OUT = "deadline_exceeded"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Call:
+    """One call, as its handler sees it."""
+
+    caller: Caller
+    task: asyncio.Task[object] | None = field(default_factory=asyncio.current_task)
+    generation: Generation | None = None  # for the log
+    is_cut: bool = False  # the server stops and waits no longer
+
+
+class GrpcFront:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._calls: set[Call] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @asynccontextmanager
+    async def call(self, context: grpc.aio.ServicerContext, method: str) -> AsyncIterator[Call]:
+        """Around a handler's work, which may raise any WeftError: the client gets it as a status."""
+        request_id, start = new_id(), time.monotonic()
+        call = Call(caller=Caller(request_id=request_id))
+        code: str | None = None
+        self._begin(call)
+        try:
+            try:
+                call.caller = await self._admitted(context, request_id, start)
+                yield call
+            except asyncio.CancelledError:
+                code = _why_cancelled(call, context)
+                if not call.is_cut:
+                    raise
+                await abort(context, stopping())
+            except WeftError as error:
+                code = error_code(error)
+                self._service.metrics.refuse(code)
+                await abort(context, error)
+            except grpc.aio.BaseError:
+                raise
+            except Exception as error:  # the client gets a code without its text, the log its frames
+                log_failure(logger, "request failed", error, request_id=request_id)
+                code = "internal_error"
+                self._service.metrics.refuse(code)
+                await abort(context, EngineError("the server failed on this request", code=code))
+        finally:
+            self._end(call)
+            _log(call, method, code, time.monotonic() - start)
+
+    async def drained(self) -> None:
+        """Returns when no call is running."""
+        await self._idle.wait()
+
+    def cut(self) -> None:
+        """Ends every call that is still running, with the status that says to ask again."""
+        for call in self._calls:
+            call.is_cut = True
+            if call.task is not None:
+                call.task.cancel()
+
+    async def _admitted(self, context: grpc.aio.ServicerContext, request_id: str, arrival: float) -> Caller:
+        """Raises AuthenticationError, ForbiddenError."""
+        await context.send_initial_metadata(((REQUEST_ID_KEY, request_id),))
+        headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        if "origin" in headers:  # only a browser writes it, and none of weft's pages speaks gRPC
+            raise ForbiddenError("web pages may not call this port", code="origin_not_allowed")
+        names = context.auth_context().get("x509_common_name") or ()
+        certificate = next((name.decode(errors="replace") for name in names), None)
+        principal = await self._service.gateway.authenticate(Credentials.of(headers, certificate=certificate))
+        principal.require(Scope.INFERENCE)
+        return Caller(request_id=request_id, principal=principal, arrival=arrival)
+
+    def _begin(self, call: Call) -> None:
+        self._calls.add(call)
+        self._idle.clear()
+
+    def _end(self, call: Call) -> None:
+        self._calls.discard(call)
+        if not self._calls:
+            self._idle.set()
+
+
+def _why_cancelled(call: Call, context: grpc.aio.ServicerContext) -> str:
+    if call.is_cut:
+        return stopping().code or ""
+    remaining = context.time_remaining()
+    return TIMED_OUT if remaining is not None and remaining <= 0 else LEFT
+
+
+def _log(call: Call, method: str, code: str | None, seconds: float) -> None:
+    generation = call.generation
+    log_event(
+        logger,
+        "request",
+        request_id=call.caller.request_id,
+        method="gRPC",
+        route=method,
+        seconds=round(seconds, 4),
+        code=code,
+        prompt_tokens=generation and generation.prompt_tokens,
+        completion_tokens=generation and generation.completion_tokens,
+    )

@@ -1,0 +1,122 @@
+"""Deltas to messages of `weft.v1`."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from serving.api.caller import Caller
+from serving.api.chat_body import ChatBody
+from serving.api.chat_choice import ChatChoice, Seen
+from serving.api.chat_reply import ChatReply
+from serving.api.completion_body import CompletionBody
+from serving.api.completion_reply import CompletionReply
+from serving.api.reply_parts import likeliest
+from serving.api.service import Service
+from serving.client import schema
+from serving.generation.request import TextDelta, TextLogprobs, TokenText
+
+
+class GrpcReply:
+    """One request's answer. The checks, the tool calls and the order of things are those of the HTTP replies."""
+
+    def __init__(self, service: Service, body: ChatBody | CompletionBody, caller: Caller) -> None:
+        """Raises RequestError for what the body asks for and this model cannot do."""
+        service.check_model(body.model)
+        body.check_together()
+        kind: Any = ChatReply if isinstance(body, ChatBody) else CompletionReply
+        self.generation = kind(service, body, caller).generation
+        self._body = body
+        self._with_tools = isinstance(body, ChatBody) and body.offered_tools is not None
+        self._head = {"id": caller.request_id, "model": service.card.name, "created": int(service.now())}
+        self._choices: dict[int, ChatChoice] = {}
+
+    async def whole(self) -> Any:
+        """A GenerateReply."""
+        joined: dict[int, Any] = {}
+        texts: dict[int, list[str]] = {}
+        reply = schema.GenerateReply(**self._head)
+        async with aclosing(self.generation.deltas()) as deltas:
+            async for _, delta in deltas:
+                shown = self._choice(delta)
+                texts.setdefault(delta.index, []).append(shown.text)
+                joined.setdefault(delta.index, schema.Choice()).MergeFrom(shown)
+                if delta.prompt_logprobs is not None:
+                    asked = likeliest(delta.prompt_logprobs, self._body.prompt_logprobs or 0)
+                    reply.prompt_logprobs.extend(token_logprobs(entry) for entry in asked if entry is not None)
+        for index in sorted(joined):
+            joined[index].text = "".join(texts[index])
+            reply.choices.append(joined[index])
+        reply.prompt_token_ids.extend(self._prompt_token_ids())
+        reply.usage.CopyFrom(self._usage())
+        return reply
+
+    async def chunks(self) -> AsyncGenerator[Any, None]:
+        """GenerateChunks."""
+        head: dict[str, Any] | None = self._head
+        async with aclosing(self.generation.deltas()) as deltas:
+            async for _, delta in deltas:
+                choice = self._choice(delta)
+                if head is not None:
+                    ids = self._prompt_token_ids()
+                    yield schema.GenerateChunk(**head, choices=[choice], prompt_token_ids=ids)
+                    head = None
+                elif choice.ByteSize() > _bare_size(delta.index):
+                    yield schema.GenerateChunk(choices=[choice])
+        yield schema.GenerateChunk(usage=self._usage())
+
+    def _choice(self, delta: TextDelta) -> Any:
+        """What this delta shows."""
+        if delta.index not in self._choices:
+            self._choices[delta.index] = ChatChoice(delta.index, with_tools=self._with_tools)
+        seen = self._choices[delta.index].show(delta)
+        choice = schema.Choice(index=delta.index, text=seen.content)
+        if seen.tool_calls:
+            choice.tool_calls.extend(_tool_calls(seen))
+        if seen.finish_reason is not None:
+            choice.finish_reason = f"FINISH_REASON_{seen.finish_reason.upper()}"
+            _set_stop_reason(choice, delta.stop_reason)
+        if self._body.return_token_ids:
+            choice.token_ids.extend(delta.token_ids)
+        if delta.logprobs:
+            choice.logprobs.extend(map(token_logprobs, delta.logprobs))
+        return choice
+
+    def _prompt_token_ids(self) -> tuple[int, ...]:
+        return self.generation.prepared[0].prompt_token_ids if self._body.return_token_ids else ()
+
+    def _usage(self) -> Any:
+        generation = self.generation
+        return schema.Usage(
+            prompt_tokens=generation.prompt_tokens,
+            cached_tokens=generation.cached_tokens,
+            completion_tokens=generation.completion_tokens,
+        )
+
+
+def token_logprobs(entry: TextLogprobs) -> Any:
+    return schema.TokenLogprobs(
+        token=_token(entry.token),
+        logprob=entry.logprob,
+        rank=entry.rank,
+        top=[{"token": _token(token), "logprob": logprob} for token, logprob in entry.top],
+    )
+
+
+def _token(token: TokenText) -> Any:
+    return schema.Token(id=token.token_id, text=token.token, bytes=token.token_bytes)
+
+
+def _tool_calls(seen: Seen) -> list[Any]:
+    return [schema.ToolCall(id=call["id"], function=call["function"]) for call in seen.tool_calls]
+
+
+def _set_stop_reason(choice: Any, reason: str | int | None) -> None:
+    if isinstance(reason, str):
+        choice.stop_string = reason
+    elif reason is not None:
+        choice.stop_token_id = reason
+
+
+def _bare_size(index: int) -> int:
+    """Of a choice that says nothing but its number."""
+    return schema.Choice(index=index).ByteSize()

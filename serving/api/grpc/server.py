@@ -1,0 +1,104 @@
+"""The gRPC listener, in the event loop of the API process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha._async import ReflectionServicer
+
+from serving.access import TlsConfig
+from serving.api.grpc.front import GrpcFront
+from serving.api.grpc.generation_calls import GenerationCalls
+from serving.api.grpc.health import Health
+from serving.api.service import Service
+from serving.client import schema
+from serving.errors import SetupError
+
+_REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_CUT_SECONDS = 2.0  # for statuses to leave, once the calls that were waited for are cut
+
+
+class GuardedReflection(ReflectionServicer):
+    """What the services are called and how their messages look, for those who may use them."""
+
+    def __init__(self, front: GrpcFront) -> None:
+        super().__init__([schema.SERVICE, _HEALTH, _REFLECTION])
+        self._front = front
+
+    async def ServerReflectionInfo(self, request_iterator: Any, unused_context: Any) -> AsyncIterator[Any]:
+        async with self._front.call(unused_context, "ServerReflectionInfo"):
+            async for answer in super().ServerReflectionInfo(request_iterator, unused_context):
+                yield answer
+
+
+class GrpcServer:
+    """Listens from `start` to `stop`. `max_message_bytes` bounds a request, as HTTP's largest body does."""
+
+    def __init__(self, service: Service, max_message_bytes: int, *, tls: TlsConfig | None = None) -> None:
+        self._front = GrpcFront(service)
+        self._health = Health(service)
+        self._tls = tls
+        self._server = grpc.aio.server(options=_options(max_message_bytes))
+        self._server.add_generic_rpc_handlers((GenerationCalls(service, self._front).handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(GuardedReflection(self._front), self._server)
+
+    async def start(self, host: str, port: int) -> int:
+        """Returns the port. Raises SetupError where it cannot be had, or where the certificate cannot be used."""
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if self._tls is None:
+                found = self._server.add_insecure_port(address)
+            else:
+                found = self._server.add_secure_port(address, _credentials(self._tls))
+        except RuntimeError as error:
+            raise SetupError(f"cannot listen on {address} for gRPC: {error}", param="grpc_port") from error
+        await self._server.start()
+        return found
+
+    async def stop(self, patience: float) -> None:
+        """Refuses new calls, waits so many seconds for those that run, and ends the rest with a status."""
+        self._health.stop()
+        stopping = asyncio.ensure_future(self._server.stop(patience + _CUT_SECONDS))
+        try:
+            async with asyncio.timeout(patience):
+                await self._front.drained()
+        except TimeoutError:
+            self._front.cut()
+        await stopping
+
+
+def _credentials(tls: TlsConfig) -> grpc.ServerCredentials:
+    authority = None if tls.client_authority is None else tls.client_authority.read_bytes()
+    return grpc.ssl_server_credentials(
+        [(tls.key.read_bytes(), tls.certificate.read_bytes())],
+        root_certificates=authority,
+        require_client_auth=authority is not None,
+    )
+
+
+def _options(max_message_bytes: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", -1),  # the logprobs of a long prompt; what is made is bounded by the window
+        ("grpc.max_concurrent_streams", 256),  # of one connection
+        ("grpc.max_metadata_size", 16 << 10),
+        ("grpc.absolute_max_metadata_size", 32 << 10),
+        ("grpc.server_handshake_timeout_ms", 10_000),  # for who connects and says nothing
+        ("grpc.max_connection_idle_ms", 600_000),
+        # A peer that vanished is found by pings, in 20 + 20 seconds.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.ping_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # A client may ping every ten seconds; one that does so more often is disconnected.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.max_ping_strikes", 2),
+        ("grpc.so_reuseport", 0),  # a port that is taken is an error, not shared
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
