@@ -168,6 +168,10 @@ class ApplyExperts(Protocol):
     ) -> tuple[Array, Array]: ...
 
 
+Choose = Callable[[Array, RouterRule, Array | None], Routing]
+"""`route`, or what does the same where tokens are split over devices."""
+
+
 def _of_experts(bias: Array, experts: Array) -> Array:
     """bias [E, ...] for the expert of each row; any for a row that has none."""
     return bias[jnp.minimum(experts, bias.shape[0] - 1)]
@@ -202,6 +206,7 @@ class RoutedExperts(nnx.Module):
         self.gate = gate
         self.matmul: GroupedMatmul = reference_matmul
         self.apply: ApplyExperts = apply_experts
+        self.choose: Choose = route
         self.num_experts = e
 
     def __call__(self, x: Array) -> Array:  # [T, D] -> [T, D]
@@ -223,7 +228,7 @@ class RoutedExperts(nnx.Module):
         logits = jnp.einsum("td,de->te", x, self.router[...], preferred_element_type=jnp.float32)
         if self.router_bias is not None:
             logits += self.router_bias[...]
-        return route(logits, self.rule, None if self.choice_bias is None else self.choice_bias[...])
+        return self.choose(logits, self.rule, None if self.choice_bias is None else self.choice_bias[...])
 
     def mlps(self) -> ExpertMLPs:
         return ExpertMLPs(

@@ -1,12 +1,12 @@
 """A mesh of devices, by the sizes of its axes.
 
-    data        replicas of a model            not offered yet
+    data        sequences, with their pages; and the experts of a layer
     pipeline    its layers, in groups          not offered yet
     expert      the experts of a layer
     tensor      heads, feed-forward width, vocabulary
 
-What has no experts is split over `expert` and `tensor` together, so that no device repeats another's work
-(see `rules.py`). An axis that is not named has size 1.
+What has no experts is split over `expert` and `tensor` together, so that no device repeats another's work, and
+repeated over `data`, whose shards have different tokens (see `rules.py`). An axis that is not named has size 1.
 """
 
 import math
@@ -19,7 +19,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ("data", "pipeline", "expert", "tensor")
 NOT_OFFERED = {
-    "data": "run one server a replica",
     "pipeline": "split the model over tensor",
 }
 

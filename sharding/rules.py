@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from jax.sharding import Mesh, PartitionSpec
 
 MODEL_AXES = ("expert", "tensor")  # split what has no experts; in the order of the mesh
+EXPERT_AXES = ("data", "expert")  # share out the experts of a layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,11 @@ RULES: dict[str, Rule] = {
     "queries": Rule(),  # G, of one KV head: shared out among its copies
     "queries_key_value": Rule(),  # G + 2: the queries likewise; each copy has the key and the value
     "mlp": Rule(MODEL_AXES, pads=True),  # F: a padded column meets a padded row of zeros
-    "experts": Rule(("expert",)),  # E
+    "experts": Rule(EXPERT_AXES),  # E
     "expert_mlp": Rule(("tensor",), pads=True),  # F of one expert
-    "layers": Rule(),  # L
+    "layers": Rule(),  # L; a pipeline gives whole layers to its stages (see `models/stages.py`)
+    "tokens": Rule(("data",)),  # T and S: each data shard has its own
+    "pages": Rule(("data",)),  # P: likewise
 }
 
 

@@ -13,7 +13,6 @@ from tests.sharding.abstract_mesh import mesh_of
     [
         ({"tensor": 0}, "tensor must be at least 1, not 0"),
         ({"heads": 2}, "no axis 'heads'; it has data, pipeline, expert, tensor"),
-        ({"data": 2}, "data is not offered yet, so it must be 1, not 2: run one server a replica"),
         ({"pipeline": 4}, "pipeline is not offered yet, so it must be 1, not 4: split the model over tensor"),
         (
             {"expert": 2, "tensor": 2},
