@@ -4,17 +4,21 @@ Keys are kept hashed in SQLite (`weft keys`); tenants and tiers stand here. A se
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from serving.errors import ConfigError
+from serving.web_names import is_loopback
 
 PriorityName = Literal["interactive", "standard", "batch"]
 StoreFailure = Literal["refuse", "local"]
 
 DEFAULT_TIER = "default"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}")  # of tenants and tiers: they stand in metrics and in keys
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
@@ -45,7 +49,8 @@ class TokenConfig:
 
     issuer: str
     audience: str
-    keys: str  # the issuer's key set (JWKS): the path of a file, or a URL
+    keys_file: Path | None = None  # the issuer's key set (JWKS); this or the next
+    keys_url: str | None = None  # https, or http on this machine
     algorithms: tuple[str, ...] = ("RS256", "ES256")
     tenant_claim: str = "tenant"
     tier_claim: str = "tier"
@@ -122,6 +127,10 @@ def check_access(access: AccessConfig, where: str) -> None:
 
 
 def _faults(access: AccessConfig) -> Iterator[tuple[str, str]]:
+    for table in ("tiers", "tenants"):
+        for name in getattr(access, table):
+            if not NAME.fullmatch(name):
+                yield table, f"must have names of 1 to 128 letters, digits and _ . @ -, not {name!r}"
     for name, tier in access.tiers.items():
         yield from _tier_faults(f"tiers.{name}", tier)
     known = {DEFAULT_TIER, *access.tiers}
@@ -147,6 +156,11 @@ def _faults(access: AccessConfig) -> Iterator[tuple[str, str]]:
         yield from _token_faults(access.auth.jwt)
 
 
+def _is_safe(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+
+
 def _tier_faults(key: str, tier: TierConfig) -> Iterator[tuple[str, str]]:
     for name in ("requests_per_minute", "tokens_per_minute", "concurrency", "output_tokens", "unstated_output_tokens"):
         value = getattr(tier, name)
@@ -159,9 +173,13 @@ def _tier_faults(key: str, tier: TierConfig) -> Iterator[tuple[str, str]]:
 
 
 def _token_faults(token: TokenConfig) -> Iterator[tuple[str, str]]:
-    for name in ("issuer", "audience", "keys"):
+    for name in ("issuer", "audience"):
         if not getattr(token, name):
             yield f"auth.jwt.{name}", "must not be empty"
+    if (token.keys_file is None) == (token.keys_url is None):
+        yield "auth.jwt.keys_file", "or auth.jwt.keys_url must be given, one of the two"
+    if token.keys_url is not None and not _is_safe(token.keys_url):
+        yield "auth.jwt.keys_url", "must be an https URL (or http on a loopback address): it says whose word counts"
     wrong = [name for name in token.algorithms if name not in ALGORITHMS]
     if wrong or not token.algorithms:
         yield (

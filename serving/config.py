@@ -7,13 +7,26 @@ A deployment names a checkpoint and sets limits. Paths in it are relative to the
 import dataclasses
 import math
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from serving.access import (
+    AccessConfig,
+    AdminConfig,
+    AdmissionConfig,
+    AuthConfig,
+    LimitsConfig,
+    TenantConfig,
+    TierConfig,
+    TlsConfig,
+    UsageConfig,
+    check_access,
+)
 from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
-from serving.web_names import ANY, host_name, is_loopback, origin_of
+from serving.web_names import ANY, host_and_port, host_name, is_loopback, is_unspecified, origin_of
 
 Dtype = Literal["float32", "bfloat16"]
 Kernels = Literal["auto", "reference", "tpu", "gpu"]
@@ -52,6 +65,7 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = ()  # of pages that may call the API from a browser, beside its own
     max_body_bytes: int | None = None  # None: by the model's window
     max_streams: int = 512  # open generations per API process
+    tls: TlsConfig | None = None  # None: plain HTTP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +76,16 @@ class MeshConfig:
     pipeline: int = 1
     expert: int = 1
     tensor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """The hosts that hold one model together, a process each (see docs/deployment.md)."""
+
+    processes: int = 1  # 1: this host alone
+    coordinator: str | None = None  # HOST:PORT of process 0, as the other hosts reach it
+    listen: str | None = None  # the address of process 0 to listen on; None: that of coordinator's HOST
+    runtime_port: int = 0  # there, of JAX's own coordinator; 0: any free one, another at each start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +109,8 @@ _RANGES: dict[str, tuple[int, float]] = {
     "mesh.pipeline": (1, math.inf),
     "mesh.expert": (1, math.inf),
     "mesh.tensor": (1, math.inf),
+    "cluster.processes": (1, math.inf),
+    "cluster.runtime_port": (0, 65535),
     "server.port": (0, 65535),  # 0: any free one
     "server.max_body_bytes": (1024, math.inf),
     "server.max_streams": (1, math.inf),
@@ -98,8 +124,22 @@ class Deployment:
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     log_format: LogFormat = "text"
+    auth: AuthConfig = field(default_factory=AuthConfig)
+    admin: AdminConfig = field(default_factory=AdminConfig)
+    tiers: Mapping[str, TierConfig] = field(default_factory=dict)
+    tenants: Mapping[str, TenantConfig] = field(default_factory=dict)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    admission: AdmissionConfig = field(default_factory=AdmissionConfig)
+    usage: UsageConfig = field(default_factory=UsageConfig)
+
+    @property
+    def access(self) -> AccessConfig:
+        """The tables that the gateway reads."""
+        names = (spec.name for spec in dataclasses.fields(AccessConfig))
+        return AccessConfig(**{name: getattr(self, name) for name in names})
 
 
 def load_deployment(path: Path) -> Deployment:
@@ -155,6 +195,8 @@ def check_limits(deployment: Deployment, where: str) -> None:
             param="token_buckets",
         )
     _check_names(deployment.server, where)
+    _check_cluster(deployment.cluster, where)
+    check_access(deployment.access, where)
 
 
 def _check_names(server: ServerConfig, where: str) -> None:
@@ -177,6 +219,28 @@ def _check_names(server: ServerConfig, where: str) -> None:
                 f'{where}: server.allowed_origins must be origins such as "https://chat.example.com", each named: '
                 f"scheme, host and port, without a path, not {origin!r}",
                 param="allowed_origins",
+            )
+
+
+def _check_cluster(cluster: ClusterConfig, where: str) -> None:
+    """A port that starts programs must not be open to more than the hosts that need it."""
+    if cluster.processes > 1 and cluster.coordinator is None:
+        raise ConfigError(
+            f"{where}: cluster.coordinator must be given where cluster.processes is {cluster.processes}: HOST:PORT of "
+            "process 0, as the other hosts reach it",
+            param="coordinator",
+        )
+    if cluster.coordinator is not None and host_and_port(cluster.coordinator) is None:
+        raise ConfigError(
+            f"{where}: cluster.coordinator must be HOST:PORT, such as 10.0.0.1:7200, not {cluster.coordinator!r}",
+            param="coordinator",
+        )
+    host, _ = host_and_port(cluster.coordinator or "") or (None, 0)
+    for key, name in (("coordinator", host), ("listen", cluster.listen)):
+        if name is not None and (host_name(name) is None or is_unspecified(name)):
+            raise ConfigError(
+                f"{where}: cluster.{key} must name one address, that of the network between the hosts, not {name!r}",
+                param=key,
             )
 
 
@@ -214,6 +278,10 @@ def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
         if not isinstance(value, list):
             raise ConfigError(f"{path}: {key} must be a list", param=key)
         return tuple(_value(options[0], item, path, f"{key}[{i}]") for i, item in enumerate(value))
+    if get_origin(hint) is Mapping:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}: {key} must be a table", param=key)
+        return {name: _value(options[1], item, path, f"{key}.{name}") for name, item in value.items()}
     if options:  # Optional[X]
         return _value(options[0], value, path, key)
     if hint is Path and isinstance(value, str):

@@ -7,12 +7,12 @@ line and the field. Records come in the order of completion.
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from serving.api.caller import Caller
 from serving.api.chat_body import ChatBody
 from serving.api.chat_reply import ChatReply
 from serving.api.completion_body import CompletionBody
@@ -122,8 +122,8 @@ class BatchGenerator:
         body.check_together()
         request_id = f"batch-{secrets.token_hex(8)}"
         if isinstance(body, ChatBody):
-            return ChatReply(self._service, body, request_id, time.monotonic())
-        return CompletionReply(self._service, body, request_id, time.monotonic())
+            return ChatReply(self._service, body, Caller(request_id=request_id))
+        return CompletionReply(self._service, body, Caller(request_id=request_id))
 
 
 class _Line(msgspec.Struct, frozen=True):

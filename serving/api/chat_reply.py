@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from serving.api.caller import Caller
 from serving.api.chat_body import ChatBody, plain
 from serving.api.chat_choice import ChatChoice
 from serving.api.chunks import Chunks, encode
@@ -16,15 +17,21 @@ from serving.generation.request import TextDelta, TextRequest
 class ChatReply:
     """One request's answer, streamed or whole."""
 
-    def __init__(self, service: Service, body: ChatBody, request_id: str, arrival: float) -> None:
+    def __init__(self, service: Service, body: ChatBody, caller: Caller) -> None:
         """Raises RequestError for what the body asks for and this model cannot do."""
         self._body = body
         self._with_tools = body.offered_tools is not None
         if self._with_tools:
             service.check_tool_format()
         newer = {} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
-        self.generation = Generation(service, [text_request(body, request_id)], arrival, client_names=newer)
-        self._id = f"chatcmpl-{request_id}"
+        self.generation = Generation(
+            service,
+            [text_request(body, caller.request_id)],
+            caller,
+            stream=bool(body.stream),
+            client_names=newer,
+        )
+        self._id = f"chatcmpl-{caller.request_id}"
         self._created = int(service.now())
         self._model = service.card.name
         self._choices: dict[int, ChatChoice] = {}

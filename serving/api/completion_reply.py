@@ -5,6 +5,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+from serving.api.caller import Caller
 from serving.api.chunks import Chunks, encode
 from serving.api.completion_body import DEFAULT_MAX_TOKENS, CompletionBody, Prompt
 from serving.api.generation import Generation
@@ -16,18 +17,19 @@ from serving.generation.request import TextDelta, TextLogprobs, TextRequest
 class CompletionReply:
     """One request's answer, streamed or whole."""
 
-    def __init__(self, service: Service, body: CompletionBody, request_id: str, arrival: float) -> None:
+    def __init__(self, service: Service, body: CompletionBody, caller: Caller) -> None:
         """Raises RequestError for prompts of mixed kinds."""
         self._body = body
         self._generator = service.generator
-        prompts = body.prompts
+        prompts, request_id = body.prompts, caller.request_id
         self.generation = Generation(
             service,
             [
                 text_request(body, prompt, request_id if len(prompts) == 1 else f"{request_id}-p{i}")
                 for i, prompt in enumerate(prompts)
             ],
-            arrival,
+            caller,
+            stream=bool(body.stream),
         )
         self._id = f"cmpl-{request_id}"
         self._created = int(service.now())

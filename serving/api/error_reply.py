@@ -7,7 +7,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from serving.errors import EngineUnavailableError, OverloadedError, PayloadTooLargeError, RequestError, WeftError
+from serving.errors import EngineUnavailableError, PayloadTooLargeError, RequestError, WeftError
 
 UNAVAILABLE_RETRY_SECONDS = 5.0  # an engine restarts in seconds to minutes; asking this often is cheap
 
@@ -33,9 +33,9 @@ def error_code(error: WeftError) -> str:
 
 
 def error_reply(error: WeftError) -> Response:
-    headers: dict[str, str] = {}
+    headers = dict(error.metadata)
     if error.retryable:
-        seconds = error.retry_after if isinstance(error, OverloadedError) else UNAVAILABLE_RETRY_SECONDS
+        seconds = getattr(error, "retry_after", UNAVAILABLE_RETRY_SECONDS)
         headers["retry-after"] = str(max(1, math.ceil(seconds)))
     if isinstance(error, PayloadTooLargeError):
         headers["connection"] = "close"  # the rest of the body is not worth reading

@@ -1,9 +1,15 @@
-"""The outermost layer: the gate, a request id, every failure in one shape, one log line. No client's text is logged."""
+"""The outermost layer: the gate, who asks, a request id, every failure in one shape, one log line. No client's text is
+logged.
+
+Nothing behind it is reached by a request that was not authenticated, but for the health probes: a path is closed
+until it is named here, and a WebSocket is as any other.
+"""
 
 import asyncio
 import logging
 import re
 import time
+from collections.abc import Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -11,31 +17,54 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.api.caller import Caller
 from serving.api.error_reply import error_code, error_reply, http_error_code, http_error_reply, stopping
-from serving.api.gate import Admission, Gate
+from serving.api.gate import PROBED_PATHS, Admission, Gate
 from serving.api.service import new_id
 from serving.api.sse import LEFT
-from serving.errors import EngineError, WeftError
+from serving.errors import AuthenticationError, EngineError, WeftError
+from serving.gateway.gateway import Gateway
+from serving.gateway.principal import Credentials, Principal
+from serving.gateway.principal import Scope as Grant
 from serving.observability.logs import log_event, log_failure
 from serving.observability.metrics import Metrics
 
+PEER_EXTENSION = (
+    "weft.certificate"  # in a scope's extensions: the common name of a client certificate that TLS verified
+)
+
 _ECHOED = re.compile(r"[!-~]{1,64}")
 _QUIET_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
+_PAGE_PATHS = ("/", "/admin")  # where a person comes with a browser, which then asks for the key by itself
+_GRANTS = {"/metrics": Grant.ADMIN}  # what a path needs beside a name; INFERENCE where it is not here
+_WS_DENIAL = "websocket.http.response"
+_WS_POLICY_VIOLATION, _WS_INTERNAL_ERROR = 1008, 1011
 
 logger = logging.getLogger(__name__)
 
 
 class Front:
     """Each request gets an id of the server's in X-Request-Id. A client's own is echoed in X-Client-Request-Id where it
-    is short printable ASCII, and is otherwise unused."""
+    is short printable ASCII, and is otherwise unused. `state.caller` says who asks."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, gate: Gate) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        gate: Gate,
+        gateway: Gateway,
+        grants: Mapping[str, Grant] = _GRANTS,
+        default_grant: Grant = Grant.INFERENCE,
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._gate = gate
+        self._gateway = gateway
+        self._grants = grants
+        self._default_grant = default_grant
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         exchange = _Exchange(scope, send)
@@ -50,7 +79,10 @@ class Front:
     async def _failure(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> Exception | None:
         try:
             exchange.admission = self._gate.admit(scope)
-            app = exchange.admission.preflight(scope) or self._app
+            app = exchange.admission.preflight(scope)
+            if app is None:
+                exchange.identify(await self._principal(scope))
+                app = self._app
             await app(scope, receive, exchange.send)
         except (WeftError, HTTPException, ClientDisconnect) as error:
             return error
@@ -62,10 +94,30 @@ class Front:
             return EngineError("the server failed on this request", code="internal_error")
         return None
 
+    async def _principal(self, scope: Scope) -> Principal | None:
+        """None on the paths that are open to all. Raises WeftError."""
+        if scope["type"] == "http" and scope["path"] in PROBED_PATHS:
+            return None
+        try:
+            certificate = scope.get("extensions", {}).get(PEER_EXTENSION)
+            principal = await self._gateway.authenticate(
+                Credentials.of(_headers_once(scope), certificate=certificate),
+            )
+        except AuthenticationError as error:
+            scheme = "Basic" if scope["path"] in _PAGE_PATHS else "Bearer"
+            error.metadata = {"www-authenticate": f'{scheme} realm="weft"'}
+            raise
+        principal.require(self._grants.get(scope["path"], self._default_grant))
+        return principal
+
     async def _reply_error(
         self, error: WeftError | HTTPException, scope: Scope, receive: Receive, exchange: "_Exchange"
     ) -> None:
         """After a response has started nothing can be said; the server closes the connection."""
+        if scope["type"] == "websocket" and (exchange.status is not None or _WS_DENIAL not in scope["extensions"]):
+            code = _WS_INTERNAL_ERROR if isinstance(error, EngineError) else _WS_POLICY_VIOLATION
+            await exchange.close(code)
+            return
         if exchange.status is not None:
             return
         reply: Response = error_reply(error) if isinstance(error, WeftError) else http_error_reply(error)
@@ -80,24 +132,41 @@ class _Exchange:
         self.status: int | None = None
         self.admission: Admission | None = None  # None: refused at the gate
         scope.setdefault("state", {}).update(request_id=self.request_id, arrival=time.monotonic())
+        scope.setdefault("extensions", {})
         self._scope = scope
         self._send = send
         self._start = time.monotonic()
+        self._caller: Caller | None = None
+        self._closed = False  # a WebSocket
         theirs = Headers(scope=scope).get("x-request-id", "")
         self._echo = theirs if _ECHOED.fullmatch(theirs) else None
 
+    def identify(self, principal: Principal | None) -> None:
+        if principal is not None:
+            self._caller = Caller(request_id=self.request_id, principal=principal, arrival=self._start)
+            self._scope["state"]["caller"] = self._caller
+
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
+        if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
+            self.status = message.get("status", 101)
+            message.setdefault("headers", [])
             headers = MutableHeaders(scope=message)
             headers["x-request-id"] = self.request_id
             if self._echo is not None:
                 headers["x-client-request-id"] = self._echo
+            if self._caller is not None:
+                headers.update(self._caller.reply_fields)
             if self.admission is not None:
                 headers.update(self.admission.headers)
                 if self.admission.vary:
                     headers.add_vary_header("Origin")
+        self._closed = self._closed or message["type"] == "websocket.close"
         await self._send(message)
+
+    async def close(self, code: int) -> None:
+        """A WebSocket, unless it is closed."""
+        if not self._closed:
+            await self.send({"type": "websocket.close", "code": code})
 
     def log(self, code: str | None) -> None:
         """`route` is the pattern that matched: a path may hold anything."""
@@ -110,7 +179,8 @@ class _Exchange:
             logger,
             "request",
             request_id=self.request_id,
-            method=self._scope["method"],
+            key=self._caller and self._caller.principal.key_id,
+            method=self._scope.get("method", "WEBSOCKET"),
             route=route,
             status=self.status,
             seconds=round(time.monotonic() - self._start, 4),
@@ -118,3 +188,12 @@ class _Exchange:
             prompt_tokens=generation and generation.prompt_tokens,
             completion_tokens=generation and generation.completion_tokens,
         )
+
+
+def _headers_once(scope: Scope) -> Mapping[str, str]:
+    """Raises HTTPException where a header that says who asks is given twice: two readers could take either."""
+    headers = Headers(scope=scope)
+    for name in ("authorization", "x-api-key"):
+        if len(headers.getlist(name)) > 1:
+            raise HTTPException(400, f"the {name} header is given more than once")
+    return headers

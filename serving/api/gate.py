@@ -14,13 +14,14 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from serving.config import ServerConfig
+from serving.gateway.rate_fields import REPLY_FIELDS
 from serving.web_names import ANY, host_name, host_of, origin_of, own_names
 
 PROBED_PATHS = frozenset(("/health", "/health/live", "/health/ready"))
 PREFLIGHT_SECONDS = 600
 
 _READING = ("GET", "HEAD", "OPTIONS")
-_EXPOSED = "x-request-id, x-client-request-id, retry-after"
+_EXPOSED = ", ".join(("x-request-id", "x-client-request-id", "retry-after", *REPLY_FIELDS))
 _FIELD_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,2048}")
 
 
@@ -42,7 +43,7 @@ class Gate:
         origins = headers.getlist("origin")
         named = origin_of(origins[0]) if len(origins) == 1 else None
         granted = origins[0] if named in self._origins else None
-        if origins and granted is None and scope["method"] not in _READING and not _from_this_server(named, headers):
+        if origins and granted is None and not _only_reads(scope) and not _from_this_server(named, headers):
             raise HTTPException(
                 403,
                 f"a page of {_shown(origins[0])} may not call this server: only its own pages and those of "
@@ -83,7 +84,7 @@ class Admission:
     def preflight(self, scope: Scope) -> Response | None:
         """The answer to a browser that asks before it lets a page of an allowed origin send a request."""
         headers = Headers(scope=scope)
-        if self._origin is None or scope["method"] != "OPTIONS" or "access-control-request-method" not in headers:
+        if self._origin is None or scope.get("method") != "OPTIONS" or "access-control-request-method" not in headers:
             return None
         allowed: Mapping[str, str] = {
             "access-control-allow-methods": "GET, POST",
@@ -95,6 +96,11 @@ class Admission:
         if headers.get("access-control-request-private-network") == "true":
             allowed = {**allowed, "access-control-allow-private-network": "true"}
         return Response(status_code=204, headers=allowed)
+
+
+def _only_reads(scope: Scope) -> bool:
+    """A browser lets any page open a WebSocket, and read from it: so that counts as changing something."""
+    return scope["type"] == "http" and scope["method"] in _READING
 
 
 def _from_this_server(origin: str | None, headers: Headers) -> bool:

@@ -2,16 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import cast
 
+from serving.api.caller import Caller
 from serving.api.service import Service
 from serving.errors import RequestError
+from serving.gateway.ask import Ask
+from serving.gateway.lease import Lease
+from serving.generation.choice import ChoiceStep
+from serving.generation.generator import Generator
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.observability.metrics import Outcome, StreamMeter
+from serving.sessions.logged_generation import LoggedEvent
 
 Deltas = AsyncGenerator[tuple[int, TextDelta], None]
+Steps = AsyncGenerator[tuple[int, ChoiceStep], None]
+Events = AsyncGenerator[LoggedEvent, None]
 
 
 class Generation:
@@ -21,16 +29,19 @@ class Generation:
         self,
         service: Service,
         requests: list[TextRequest],
-        arrival: float,
+        caller: Caller,
         *,
+        stream: bool,
         client_names: Mapping[str, str] | None = None,
     ) -> None:
         """`client_names` are those that the client used for parameters which have another name below this layer."""
         self.prepared: list[PreparedPrompt] = []
         self.cached_tokens = 0
+        self.lease: Lease | None = None  # once it is admitted
         self._service = service
         self._requests = requests
-        self._arrival = arrival
+        self._caller = caller
+        self._stream = stream
         self._client_names = client_names or {}
         self._generated: dict[tuple[int, int], int] = {}  # tokens of each choice, whether it ended or not
         self._meters: dict[tuple[int, int], StreamMeter] = {}
@@ -46,17 +57,37 @@ class Generation:
     async def deltas(self) -> Deltas:
         """(prompt, delta) as they come. Closing it aborts what has not ended.
 
-        Raises what Generator.prepare and Generator.stream raise, and OverloadedError where no slot is free.
+        Raises what Gateway.admit, Generator.prepare and Generator.stream raise, and OverloadedError where no slot is
+        free.
         """
+        async with self._admitted(), aclosing(self._measured()) as steps:
+            async for prompt, step in steps:
+                if step.delta is not None:
+                    yield prompt, step.delta
+
+    async def events(self, opened: Callable[[tuple[PreparedPrompt, ...]], Awaitable[None]]) -> Events:
+        """For a log: what came of the engine, from which the deltas can be made again. `opened` is told the prompts
+        once they are admitted, before anything is generated. Raises as `deltas`."""
+        async with self._admitted():
+            await opened(tuple(self.prepared))
+            async with aclosing(self._measured()) as steps:
+                async for prompt, step in steps:
+                    yield LoggedEvent(prompt, step.index, step.event)
+
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
         n = max(self._requests[0].options.n, 1)
-        slots = self._service.slots.take(n * len(self._requests), param="prompt" if n == 1 else "n")
+        service, principal = self._service, self._caller.principal
+        service.gateway.knock(principal)
+        slots = service.slots.take(n * len(self._requests), param="prompt" if n == 1 else "n")
         with self._named_for_client(), slots:
             for request in self._requests:
-                self.prepared.append(await self._service.generator.prepare(request))
-                self._service.metrics.prompt_tokens.observe(self.prepared[-1].prompt_tokens)
-            async with aclosing(self._measured()) as deltas:
-                async for item in deltas:
-                    yield item
+                self.prepared.append(await service.generator.prepare(request))
+                service.metrics.prompt_tokens.observe(self.prepared[-1].prompt_tokens)
+            ask = Ask.of(self.prepared, model=service.card.name, stream=self._stream)
+            async with service.gateway.admit(principal, ask) as self.lease:
+                self._caller.reply_fields.update(self.lease.metadata)
+                yield
 
     @contextmanager
     def _named_for_client(self) -> Iterator[None]:
@@ -68,18 +99,19 @@ class Generation:
                 raise
             raise type(error)(error.message.replace(error.param, name), param=name, code=error.code) from None
 
-    async def _measured(self) -> Deltas:
+    async def _measured(self) -> Steps:
         self._meters = {
-            (prompt, choice): StreamMeter(self._service.metrics, self._arrival)
+            (prompt, choice): StreamMeter(self._service.metrics, self._caller.arrival)
             for prompt, prepared in enumerate(self.prepared)
             for choice in range(prepared.n)
         }
         outcome: Outcome = "abort"
         try:
-            async with aclosing(self._merged()) as deltas:
-                async for prompt, delta in deltas:
-                    self._measure(prompt, delta)
-                    yield prompt, delta
+            async with aclosing(merged_steps(self._service.generator, self.prepared)) as steps:
+                async for prompt, step in steps:
+                    if step.delta is not None:
+                        self._measure(prompt, step.delta)
+                    yield prompt, step
         except Exception:
             outcome = "error"
             raise
@@ -99,44 +131,54 @@ class Generation:
         if delta.index == 0:
             self.cached_tokens += delta.usage.cached_tokens
 
-    async def _merged(self) -> Deltas:
-        if len(self.prepared) == 1:
-            async with aclosing(self._service.generator.stream(self.prepared[0])) as deltas:
-                async for delta in deltas:
-                    yield 0, delta
-            return
-        # One slot: a prompt waits with its next delta until the reader took the last one.
-        ready: asyncio.Queue[tuple[int, TextDelta | Exception | None]] = asyncio.Queue(maxsize=1)
-        tasks = [
-            asyncio.create_task(_feed(ready, prompt, self._service, prepared))
-            for prompt, prepared in enumerate(self.prepared)
-        ]
-        try:
-            running = len(tasks)
-            while running:
-                prompt, item = await ready.get()
-                if item is None:
-                    running -= 1
-                elif isinstance(item, Exception):
-                    raise item
-                else:
-                    yield prompt, item
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+
+async def merged_steps(
+    generator: Generator, prepared: Sequence[PreparedPrompt], past: Sequence[LoggedEvent] = ()
+) -> Steps:
+    """(prompt, step) of all prompts as they come, after those of `past`."""
+    if len(prepared) == 1:
+        told = [(event.choice, event.event) for event in past]
+        async with aclosing(generator.steps(prepared[0], told)) as steps:
+            async for step in steps:
+                yield 0, step
+        return
+    # One slot: a prompt waits with its next step until the reader took the last one.
+    ready: asyncio.Queue[tuple[int, ChoiceStep | Exception | None]] = asyncio.Queue(maxsize=1)
+    tasks = [
+        asyncio.create_task(
+            _feed(
+                ready,
+                prompt,
+                generator.steps(one, [(event.choice, event.event) for event in past if event.prompt == prompt]),
+            )
+        )
+        for prompt, one in enumerate(prepared)
+    ]
+    try:
+        running = len(tasks)
+        while running:
+            prompt, item = await ready.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield prompt, item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _feed(
-    ready: asyncio.Queue[tuple[int, TextDelta | Exception | None]],
+    ready: asyncio.Queue[tuple[int, ChoiceStep | Exception | None]],
     prompt: int,
-    service: Service,
-    prepared: PreparedPrompt,
+    source: AsyncGenerator[ChoiceStep, None],
 ) -> None:
     try:
-        async with aclosing(service.generator.stream(prepared)) as deltas:
-            async for delta in deltas:
-                await ready.put((prompt, delta))
+        async with aclosing(source) as steps:
+            async for step in steps:
+                await ready.put((prompt, step))
         await ready.put((prompt, None))
     except Exception as error:  # handed to the reader, who raises it
         await ready.put((prompt, error))

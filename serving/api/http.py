@@ -18,6 +18,7 @@ from serving.api.text_routes import text_routes
 from serving.api.token_routes import model_routes, token_routes
 from serving.config import ServerConfig
 from serving.engine.client import Engine
+from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
 from serving.observability.metrics import Metrics
 
@@ -30,16 +31,20 @@ def build_app(
     *,
     metrics: Metrics | None = None,
     streams: StreamLimits | None = None,
+    gateway: Gateway | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
-    given where more than this app writes to it (`metered_engine.py`)."""
+    given where more than this app writes to it (`metered_engine.py`), and `gateway` where it is to ask who comes: an
+    open one lets everybody in."""
     metrics = metrics or Metrics(card.name)
+    gateway = gateway or Gateway()
     service = Service(
         generator=generator,
         engine=engine,
         metrics=metrics,
         slots=StreamSlots(server.max_streams, metrics.open_streams),
         card=card,
+        gateway=gateway,
         streams=streams or StreamLimits(),
     )
     max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
@@ -51,7 +56,7 @@ def build_app(
             *health_routes(service),
             *page_routes(),
         ],
-        middleware=[Middleware(Front, metrics=metrics, gate=Gate(server))],
+        middleware=[Middleware(Front, metrics=metrics, gate=Gate(server), gateway=gateway)],
         exception_handlers={HTTPException: _pass_on},
     )
     app.router.redirect_slashes = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from serving.api.stream_slots import StreamSlots
 from serving.engine.client import Engine
 from serving.errors import NotFoundError, UnsupportedError
+from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
 from serving.observability.metrics import Metrics
 
@@ -36,6 +37,7 @@ class Service:
     metrics: Metrics
     slots: StreamSlots
     card: ModelCard
+    gateway: Gateway = field(default_factory=Gateway)
     streams: StreamLimits = StreamLimits()
     now: Callable[[], float] = field(default=time.time)
 

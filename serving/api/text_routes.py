@@ -19,13 +19,13 @@ def text_routes(service: Service, max_body_bytes: int) -> list[Route]:
     async def chat(request: Request) -> Response:
         body = await read_typed(request, ChatBody, max_body_bytes)
         _check(service, body)
-        reply = ChatReply(service, body, request.state.request_id, request.state.arrival)
+        reply = ChatReply(service, body, request.state.caller)
         return await _answer(service, request, reply, stream=bool(body.stream))
 
     async def completions(request: Request) -> Response:
         body = await read_typed(request, CompletionBody, max_body_bytes)
         _check(service, body)
-        reply = CompletionReply(service, body, request.state.request_id, request.state.arrival)
+        reply = CompletionReply(service, body, request.state.caller)
         return await _answer(service, request, reply, stream=bool(body.stream))
 
     return [

@@ -10,6 +10,7 @@ from serving.api.front import Front
 from serving.api.gate import Gate
 from serving.config import ServerConfig
 from serving.errors import EngineUnavailableError, OverloadedError
+from serving.gateway.gateway import Gateway
 from serving.generation.chat_format import ChatFormat
 from serving.generation.tokenizer import Tokenizer
 from serving.observability.metrics import Metrics
@@ -205,7 +206,7 @@ async def test_a_failure_after_the_response_began_sends_nothing_more() -> None:
         return {"type": "http.disconnect"}
 
     scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
-    await Front(broken, Metrics("m"), Gate(ServerConfig()))(scope, receive, send)
+    await Front(broken, Metrics("m"), Gate(ServerConfig()), Gateway())(scope, receive, send)
     assert sent == ["http.response.start"]
 
 

@@ -1,0 +1,14 @@
+"""Who asked, and when: what a request's front knows and its reply needs."""
+
+import time
+from dataclasses import dataclass, field
+
+from serving.gateway.principal import Principal, anonymous
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    request_id: str
+    principal: Principal = field(default_factory=anonymous)
+    arrival: float = field(default_factory=time.monotonic)  # seconds of the monotonic clock
+    reply_fields: dict[str, str] = field(default_factory=dict)  # headers that the answer's head will have
