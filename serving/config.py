@@ -30,12 +30,18 @@ from serving.web_names import ANY, host_and_port, host_name, is_loopback, is_uns
 
 Dtype = Literal["float32", "bfloat16"]
 Kernels = Literal["auto", "reference", "tpu", "gpu"]
+Quantization = Literal["int8", "int4", "fp8"]
+Activations = Literal["int8", "fp8"]
+CacheDtype = Literal["int8", "fp8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     checkpoint: Path  # a directory in the hub's layout
     dtype: Dtype | None = None  # None: float32 on a CPU, bfloat16 elsewhere
+    quantization: Quantization | None = None  # of weights, while they are loaded; None: as the checkpoint has them
+    group_size: int | None = None  # rows that share a scale in int4; None: 128
+    activations: Activations | None = None  # that products take in 8 bits too, where the chip can; None: as `dtype`
     chat_template: Path | None = None  # instead of the checkpoint's own
     architecture: Path | None = None  # config.json's fields as TOML, for a plan without weights; see configs/models
 
@@ -49,6 +55,7 @@ class EngineConfig:
     page_size: int = 32  # tokens
     num_pages: int | None = None  # None: as many as cache_bytes holds
     cache_bytes: int | None = None  # of each device; None: 1 GiB on a CPU, elsewhere what the largest step leaves
+    cache_dtype: CacheDtype | None = None  # of pages; None: as the model's dtype, and float32 on a CPU
     prefix_caching: bool = True
     token_buckets: tuple[int, ...] = ()  # step sizes compiled; empty: derived from the budget
     kernels: Kernels = "auto"  # the bodies of attention and of experts; auto: those of the platform
@@ -97,6 +104,7 @@ class PlanConfig:
 
 # What each number may be, both ends included. None is left alone.
 _RANGES: dict[str, tuple[int, float]] = {
+    "model.group_size": (8, math.inf),
     "engine.max_model_len": (2, math.inf),  # one token of prompt, one of output
     "engine.max_num_seqs": (1, math.inf),
     "engine.max_num_batched_tokens": (1, math.inf),
