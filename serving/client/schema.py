@@ -20,7 +20,8 @@ SERVICE = "weft.v1.Generation"
 
 def _described(name: str) -> FileDescriptorSet:
     """Raises RuntimeError where protoc refuses the file; it has then said why on stderr."""
-    with tempfile.TemporaryDirectory() as made, resources.as_file(resources.files(__package__) / "proto") as folder:
+    protos = resources.files("serving.client") / "proto"
+    with tempfile.TemporaryDirectory() as made, resources.as_file(protos) as folder:
         out = Path(made) / "descriptors"
         if protoc.main(["protoc", f"-I{folder}", f"--descriptor_set_out={out}", str(folder / name)]) != 0:
             raise RuntimeError(f"protoc cannot compile {name}")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from serving.api.generation import Generation
 from serving.api.grpc.status import abort
 from serving.api.service import Service, new_id
 from serving.api.sse import LEFT
-from serving.errors import EngineError, ForbiddenError, WeftError
+from serving.errors import EngineError, ForbiddenError, RequestError, WeftError
 from serving.gateway.principal import Credentials, Scope
 from serving.observability.logs import log_event, log_failure
 
@@ -87,7 +87,7 @@ class GrpcFront:
     async def _admitted(self, context: grpc.aio.ServicerContext, request_id: str, arrival: float) -> Caller:
         """Raises AuthenticationError, ForbiddenError."""
         await context.send_initial_metadata(((REQUEST_ID_KEY, request_id),))
-        headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        headers = _once(context.invocation_metadata() or ())
         if "origin" in headers:  # only a browser writes it, and none of weft's pages speaks gRPC
             raise ForbiddenError("web pages may not call this port", code="origin_not_allowed")
         names = context.auth_context().get("x509_common_name") or ()
@@ -106,6 +106,17 @@ class GrpcFront:
             self._idle.set()
 
 
+def _once(metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
+    """Raises RequestError where a key that says who asks is given twice: two readers could take either."""
+    headers: dict[str, str] = {}
+    for key, value in metadata:
+        if key in headers and key in ("authorization", "x-api-key"):
+            raise RequestError(f"{key} is given more than once", param=key, code="invalid_value")
+        if isinstance(value, str):
+            headers[key] = value
+    return headers
+
+
 def _why_cancelled(call: Call, context: grpc.aio.ServicerContext) -> str:
     if call.is_cut:
         return stopping().code or ""
@@ -119,6 +130,7 @@ def _log(call: Call, method: str, code: str | None, seconds: float) -> None:
         logger,
         "request",
         request_id=call.caller.request_id,
+        key=call.caller.principal.key_id,
         method="gRPC",
         route=method,
         seconds=round(seconds, 4),

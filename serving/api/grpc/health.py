@@ -15,7 +15,8 @@ from serving.errors import WeftError
 WATCH_SECONDS = 1.0  # between two looks at the engine, for those who watch it
 SERVICES = ("", schema.SERVICE)  # "" is the server as a whole
 
-_STATES: Any = health_pb2.HealthCheckResponse
+_MESSAGES: Any = health_pb2  # made when it is imported
+_STATES = _MESSAGES.HealthCheckResponse
 
 
 class Health(health_pb2_grpc.HealthServicer):
@@ -37,7 +38,7 @@ class Health(health_pb2_grpc.HealthServicer):
 
     async def List(self, request: Any, context: grpc.aio.ServicerContext) -> Any:
         state = _STATES(status=await self._state())
-        return health_pb2.HealthListResponse(statuses=dict.fromkeys(SERVICES, state))
+        return _MESSAGES.HealthListResponse(statuses=dict.fromkeys(SERVICES, state))
 
     async def Watch(self, request: Any, context: grpc.aio.ServicerContext) -> None:
         """The state now, and whenever it has changed."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from serving.api.caller import Caller
 from serving.api.chat_body import ChatBody
-from serving.api.chat_choice import ChatChoice, Seen
+from serving.api.chat_choice import Seen
 from serving.api.chat_reply import ChatReply
 from serving.api.completion_body import CompletionBody
 from serving.api.completion_reply import CompletionReply
@@ -23,12 +23,14 @@ class GrpcReply:
         """Raises RequestError for what the body asks for and this model cannot do."""
         service.check_model(body.model)
         body.check_together()
-        kind: Any = ChatReply if isinstance(body, ChatBody) else CompletionReply
-        self.generation = kind(service, body, caller).generation
+        if isinstance(body, ChatBody):
+            self._chat: ChatReply | None = ChatReply(service, body, caller)
+            self.generation = self._chat.generation
+        else:
+            self._chat = None
+            self.generation = CompletionReply(service, body, caller).generation
         self._body = body
-        self._with_tools = isinstance(body, ChatBody) and body.offered_tools is not None
         self._head = {"id": caller.request_id, "model": service.card.name, "created": int(service.now())}
-        self._choices: dict[int, ChatChoice] = {}
 
     async def whole(self) -> Any:
         """A GenerateReply."""
@@ -66,9 +68,10 @@ class GrpcReply:
 
     def _choice(self, delta: TextDelta) -> Any:
         """What this delta shows."""
-        if delta.index not in self._choices:
-            self._choices[delta.index] = ChatChoice(delta.index, with_tools=self._with_tools)
-        seen = self._choices[delta.index].show(delta)
+        if self._chat is None:
+            seen = Seen(delta.text, finish_reason=delta.finish_reason.value if delta.finish_reason else None)
+        else:
+            seen = self._chat.choice(delta.index).show(delta)
         choice = schema.Choice(index=delta.index, text=seen.content)
         if seen.tool_calls:
             choice.tool_calls.extend(_tool_calls(seen))

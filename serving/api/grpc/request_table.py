@@ -153,7 +153,7 @@ def _refuse_unknown(message: Message, path: str) -> None:
 
 def _word(field: FieldDescriptor, number: int, path: str) -> str:
     """ROLE_USER of enum Role is the body's "user"."""
-    kind = field.enum_type
+    kind: Any = field.enum_type
     value = kind.values_by_number.get(number)
     if value is None or number == 0:
         known = ", ".join(name for name, known in kind.values_by_name.items() if known.number)

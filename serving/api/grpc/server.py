@@ -1,6 +1,7 @@
 """The gRPC listener, in the event loop of the API process."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,52 +18,64 @@ from serving.api.grpc.health import Health
 from serving.api.service import Service
 from serving.client import schema
 from serving.errors import SetupError
+from serving.observability.logs import log_event
 
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _CUT_SECONDS = 2.0  # for statuses to leave, once the calls that were waited for are cut
 
+logger = logging.getLogger(__name__)
 
-class GuardedReflection(ReflectionServicer):
+
+class GuardedReflection(reflection_pb2_grpc.ServerReflectionServicer):
     """What the services are called and how their messages look, for those who may use them."""
 
     def __init__(self, front: GrpcFront) -> None:
-        super().__init__([schema.SERVICE, _HEALTH, _REFLECTION])
+        self._inner: Any = ReflectionServicer([schema.SERVICE, _HEALTH, _REFLECTION])
         self._front = front
 
-    async def ServerReflectionInfo(self, request_iterator: Any, unused_context: Any) -> AsyncIterator[Any]:
-        async with self._front.call(unused_context, "ServerReflectionInfo"):
-            async for answer in super().ServerReflectionInfo(request_iterator, unused_context):
+    async def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+        async with self._front.call(context, "ServerReflectionInfo"):
+            async for answer in self._inner.ServerReflectionInfo(request_iterator, context):
                 yield answer
 
 
 class GrpcServer:
     """Listens from `start` to `stop`. `max_message_bytes` bounds a request, as HTTP's largest body does."""
 
-    def __init__(self, service: Service, max_message_bytes: int, *, tls: TlsConfig | None = None) -> None:
+    def __init__(
+        self, service: Service, host: str, port: int, max_message_bytes: int, *, tls: TlsConfig | None = None
+    ) -> None:
+        self._service = service
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._max_message_bytes = max_message_bytes
+        self._tls = tls
         self._front = GrpcFront(service)
         self._health = Health(service)
-        self._tls = tls
-        self._server = grpc.aio.server(options=_options(max_message_bytes))
-        self._server.add_generic_rpc_handlers((GenerationCalls(service, self._front).handler(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(GuardedReflection(self._front), self._server)
+        self._server: grpc.aio.Server | None = None
+        self.port = port  # with 0: the one that was found, from `start` on
 
-    async def start(self, host: str, port: int) -> int:
-        """Returns the port. Raises SetupError where it cannot be had, or where the certificate cannot be used."""
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    async def start(self) -> None:
+        """Raises SetupError where the port cannot be had, or the certificate cannot be used."""
+        server = grpc.aio.server(options=_options(self._max_message_bytes))
+        server.add_generic_rpc_handlers((GenerationCalls(self._service, self._front).handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(GuardedReflection(self._front), server)
         try:
             if self._tls is None:
-                found = self._server.add_insecure_port(address)
+                self.port = server.add_insecure_port(self._address)
             else:
-                found = self._server.add_secure_port(address, _credentials(self._tls))
-        except RuntimeError as error:
-            raise SetupError(f"cannot listen on {address} for gRPC: {error}", param="grpc_port") from error
-        await self._server.start()
-        return found
+                self.port = server.add_secure_port(self._address, _credentials(self._tls))
+        except (RuntimeError, OSError) as error:
+            raise SetupError(f"cannot listen on {self._address} for gRPC: {error}", param="grpc_port") from error
+        await server.start()
+        self._server = server
+        log_event(logger, "listening", protocol="gRPC", port=self.port)
 
     async def stop(self, patience: float) -> None:
         """Refuses new calls, waits so many seconds for those that run, and ends the rest with a status."""
+        if self._server is None:
+            return
         self._health.stop()
         stopping = asyncio.ensure_future(self._server.stop(patience + _CUT_SECONDS))
         try:

@@ -19,10 +19,10 @@ USER = 3
 @contextlib.asynccontextmanager
 async def serving_grpc(api: Api, *, patience: float = 0.0) -> AsyncIterator[str]:
     """The address."""
-    server = GrpcServer(api.service, body_bytes_for(WINDOW))
-    port = await server.start("127.0.0.1", 0)
+    server = GrpcServer(api.service, "127.0.0.1", 0, body_bytes_for(WINDOW))
+    await server.start()
     try:
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{server.port}"
     finally:
         await server.stop(patience)
 
@@ -43,7 +43,7 @@ def streaming(channel: grpc.aio.Channel):
 
 def details_of(error: grpc.aio.AioRpcError) -> dict[str, Message]:
     """The google.rpc details, by the names of their kinds."""
-    found = {key: value for key, value in error.trailing_metadata() or ()}
+    found = dict(error.trailing_metadata() or ())
     status = status_pb2.Status.FromString(found["grpc-status-details-bin"])
     assert status.message == error.details()
     assert status.code == error.code().value[0]

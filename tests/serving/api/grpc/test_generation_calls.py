@@ -1,14 +1,9 @@
 """Generation over gRPC: what HTTP answers, in messages."""
 
-import asyncio
 
-import grpc
-import grpc.aio
-import pytest
 
 from serving.client import schema
-from tests.serving.api.conftest import MODEL, WINDOW, ApiMaker
-from tests.serving.api.gated_engine import GatedEngine
+from tests.serving.api.conftest import MODEL, ApiMaker
 from tests.serving.api.grpc.serving_grpc import channel_to, chat, streaming, unary
 
 
