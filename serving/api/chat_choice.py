@@ -1,5 +1,7 @@
 """One choice of a chat answer: its text, and the tool calls in it."""
 
+import hashlib
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +21,11 @@ class Seen:
 
 
 class ChatChoice:
-    def __init__(self, index: int, *, with_tools: bool) -> None:
+    def __init__(self, index: int, *, with_tools: bool, reply_id: str) -> None:
+        """A call's id follows from `reply_id`, so that all readers of one reply see the same."""
         self._index = index
-        self._parser = HermesToolParser() if with_tools else None
+        ids = (_call_id(reply_id, index, number) for number in itertools.count())
+        self._parser = HermesToolParser(lambda: next(ids)) if with_tools else None
         self._content: list[str] = []
         self._tool_calls: list[dict[str, Any]] = []
         self._logprobs: list[TextLogprobs] = []
@@ -73,6 +77,10 @@ class ChatChoice:
         if reason is FinishReason.STOP and self._parser is not None and self._parser.calls_made:
             return "tool_calls"
         return reason.value if reason else None
+
+
+def _call_id(reply_id: str, choice: int, number: int) -> str:
+    return f"call_{hashlib.blake2b(f'{reply_id}:{choice}:{number}'.encode(), digest_size=12).hexdigest()}"
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from serving.api.caller import Caller
 from serving.api.chat_body import ChatBody, plain
 from serving.api.chat_choice import ChatChoice
 from serving.api.chunks import Chunks, encode
+from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
 from serving.api.reply_parts import chat_logprobs, prompt_logprobs, usage
 from serving.api.service import Service
@@ -17,14 +18,25 @@ from serving.generation.request import TextDelta, TextRequest
 class ChatReply:
     """One request's answer, streamed or whole."""
 
-    def __init__(self, service: Service, body: ChatBody, caller: Caller) -> None:
-        """Raises RequestError for what the body asks for and this model cannot do."""
+    def __init__(
+        self,
+        service: Service,
+        body: ChatBody,
+        caller: Caller,
+        *,
+        source: FollowedGeneration | None = None,
+        created: int | None = None,
+    ) -> None:
+        """`source` and `created` are those of a reply that began earlier.
+
+        Raises RequestError for what the body asks for and this model cannot do.
+        """
         self._body = body
         self._with_tools = body.offered_tools is not None
         if self._with_tools:
             service.check_tool_format()
         newer = {} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
-        self.generation = Generation(
+        self.generation = source or Generation(
             service,
             [text_request(body, caller.request_id)],
             caller,
@@ -32,19 +44,19 @@ class ChatReply:
             client_names=newer,
         )
         self._id = f"chatcmpl-{caller.request_id}"
-        self._created = int(service.now())
+        self.created = int(service.now()) if created is None else created
         self._model = service.card.name
         self._choices: dict[int, ChatChoice] = {}
 
     async def whole(self) -> bytes:
         async with aclosing(self.generation.deltas()) as deltas:
             async for _, delta in deltas:
-                self._choice(delta.index).keep(delta)
+                self.choice(delta.index).keep(delta)
         generation, body = self.generation, self._body
         reply: dict[str, Any] = {
             "id": self._id,
             "object": "chat.completion",
-            "created": self._created,
+            "created": self.created,
             "model": self._model,
             "choices": [
                 self._choices[index].reply(logprobs=bool(body.logprobs), token_ids=bool(body.return_token_ids))
@@ -64,7 +76,7 @@ class ChatReply:
         chunks = Chunks(
             "chat.completion.chunk",
             self._id,
-            self._created,
+            self.created,
             self._model,
             include_usage=self._body.include_usage,
             text_field='"delta":{"content":',
@@ -78,9 +90,9 @@ class ChatReply:
         if self._body.include_usage:
             yield chunks.usage(self._usage())
 
-    def _choice(self, index: int) -> ChatChoice:
+    def choice(self, index: int) -> ChatChoice:
         if index not in self._choices:
-            self._choices[index] = ChatChoice(index, with_tools=self._with_tools)
+            self._choices[index] = ChatChoice(index, with_tools=self._with_tools, reply_id=self._id)
         return self._choices[index]
 
     def _first(self, chunks: Chunks, delta: TextDelta) -> bytes:
@@ -93,7 +105,7 @@ class ChatReply:
 
     def _chunk(self, chunks: Chunks, delta: TextDelta) -> bytes | None:
         body = self._body
-        seen = self._choice(delta.index).show(delta)
+        seen = self.choice(delta.index).show(delta)
         rich = bool(body.logprobs or body.return_token_ids or body.continuous_usage)
         if not (rich or seen.tool_calls or seen.finish_reason):
             return chunks.text(delta.index, seen.content) if seen.content else None

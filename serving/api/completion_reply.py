@@ -8,6 +8,7 @@ from typing import Any
 from serving.api.caller import Caller
 from serving.api.chunks import Chunks, encode
 from serving.api.completion_body import DEFAULT_MAX_TOKENS, CompletionBody, Prompt
+from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
 from serving.api.reply_parts import Logprobs, likeliest, prompt_logprobs, text_logprobs, usage
 from serving.api.service import Service
@@ -17,12 +18,21 @@ from serving.generation.request import TextDelta, TextLogprobs, TextRequest
 class CompletionReply:
     """One request's answer, streamed or whole."""
 
-    def __init__(self, service: Service, body: CompletionBody, caller: Caller) -> None:
-        """Raises RequestError for prompts of mixed kinds."""
+    def __init__(
+        self,
+        service: Service,
+        body: CompletionBody,
+        caller: Caller,
+        *,
+        source: FollowedGeneration | None = None,
+        created: int | None = None,
+    ) -> None:
+        """`source` and `created` are those of a reply that began earlier. Raises RequestError for prompts of mixed
+        kinds."""
         self._body = body
         self._generator = service.generator
         prompts, request_id = body.prompts, caller.request_id
-        self.generation = Generation(
+        self.generation = source or Generation(
             service,
             [
                 text_request(body, prompt, request_id if len(prompts) == 1 else f"{request_id}-p{i}")
@@ -32,7 +42,7 @@ class CompletionReply:
             stream=bool(body.stream),
         )
         self._id = f"cmpl-{request_id}"
-        self._created = int(service.now())
+        self.created = int(service.now()) if created is None else created
         self._model = service.card.name
 
     async def whole(self) -> bytes:
@@ -46,7 +56,7 @@ class CompletionReply:
         reply = {
             "id": self._id,
             "object": "text_completion",
-            "created": self._created,
+            "created": self.created,
             "model": self._model,
             "choices": [self._choice(index, texts[index], prompts) for index in sorted(texts)],
             "usage": self._usage(),
@@ -58,7 +68,7 @@ class CompletionReply:
         chunks = Chunks(
             "text_completion",
             self._id,
-            self._created,
+            self.created,
             self._model,
             include_usage=self._body.include_usage,
             text_field='"text":',

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import cast
 
 from serving.api.caller import Caller
@@ -69,10 +70,19 @@ class Generation:
         """For a log: what came of the engine, from which the deltas can be made again. `opened` is told the prompts
         once they are admitted, before anything is generated. Raises as `deltas`."""
         async with self._admitted():
-            await opened(tuple(self.prepared))
+            await opened(tuple(self._capped()))
             async with aclosing(self._measured()) as steps:
                 async for prompt, step in steps:
                     yield LoggedEvent(prompt, step.index, step.event)
+
+    def _capped(self) -> Iterator[PreparedPrompt]:
+        """The prompts as this lease has them continued, whatever another lease would allow."""
+        cap = None if self.lease is None else self.lease.output_cap
+        for prompt in self.prepared:
+            sampling = prompt.sampling
+            most = sampling.max_tokens if cap is None else min(cap, sampling.max_tokens)
+            least = min(sampling.min_tokens, most)
+            yield replace(prompt, sampling=replace(sampling, max_tokens=most, min_tokens=least))
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:

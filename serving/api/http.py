@@ -1,5 +1,9 @@
 """The HTTP application: which path goes where."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import NoReturn
 
 from starlette.applications import Starlette
@@ -12,7 +16,9 @@ from serving.api.gate import Gate
 from serving.api.health import health_routes
 from serving.api.page import page_routes
 from serving.api.request_body import body_bytes_for
+from serving.api.resumed_generation import resumed_events
 from serving.api.service import ModelCard, Service, StreamLimits
+from serving.api.stream_routes import stream_routes
 from serving.api.stream_slots import StreamSlots
 from serving.api.text_routes import text_routes
 from serving.api.token_routes import model_routes, token_routes
@@ -21,6 +27,9 @@ from serving.engine.client import Engine
 from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
 from serving.observability.metrics import Metrics
+from serving.sessions.durable_generations import DurableGenerations, DurablePolicy
+from serving.sessions.generation_log import GenerationLog
+from serving.sessions.generation_log_memory import MemoryGenerationLog
 
 
 def build_app(
@@ -32,10 +41,12 @@ def build_app(
     metrics: Metrics | None = None,
     streams: StreamLimits | None = None,
     gateway: Gateway | None = None,
+    log: GenerationLog | None = None,
+    policy: DurablePolicy | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
     given where more than this app writes to it (`metered_engine.py`), and `gateway` where it is to ask who comes: an
-    open one lets everybody in."""
+    open one lets everybody in. `log` holds durable streams; None: this process's memory."""
     metrics = metrics or Metrics(card.name)
     gateway = gateway or Gateway()
     service = Service(
@@ -44,6 +55,12 @@ def build_app(
         metrics=metrics,
         slots=StreamSlots(server.max_streams, metrics.open_streams),
         card=card,
+        durable=DurableGenerations(
+            log or MemoryGenerationLog(),
+            lambda admitted, past: resumed_events(service, admitted, past),
+            policy,
+            metrics.count_durable,
+        ),
         gateway=gateway,
         streams=streams or StreamLimits(),
     )
@@ -51,6 +68,7 @@ def build_app(
     app = Starlette(
         routes=[
             *text_routes(service, max_body_bytes),
+            *stream_routes(service),
             *token_routes(service, max_body_bytes),
             *model_routes(service),
             *health_routes(service),
@@ -58,10 +76,24 @@ def build_app(
         ],
         middleware=[Middleware(Front, metrics=metrics, gate=Gate(server), gateway=gateway)],
         exception_handlers={HTTPException: _pass_on},
+        lifespan=partial(_lifespan, service),
     )
     app.router.redirect_slashes = False
     app.state.service = service
     return app
+
+
+@asynccontextmanager
+async def _lifespan(service: Service, _: Starlette) -> AsyncIterator[None]:
+    """Streams that another process left are taken up while this one lives."""
+    keeping = asyncio.create_task(service.durable.run())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await service.durable.hand_over()
+        await service.durable.close()
 
 
 async def _pass_on(_: Request, error: Exception) -> NoReturn:

@@ -51,6 +51,7 @@ class SamplingBody(Body, kw_only=True):
     model: str | None = None  # None: the one that is served
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    durable: bool | None = None  # the stream goes on without its client, and can be read again: /v1/streams
 
     n: int | None = None
     temperature: float | None = None
@@ -129,6 +130,8 @@ class SamplingBody(Body, kw_only=True):
                 "stream_options.include_obfuscation is not supported: chunks are not padded; send false",
                 param="stream_options.include_obfuscation",
             )
+        if self.durable and not self.stream:
+            raise RequestError("durable needs stream to be true", param="durable", code="invalid_value")
         if self.prompt_logprobs is not None and self.stream:
             raise UnsupportedError(
                 "prompt_logprobs is not supported with stream: ask for it without", param="prompt_logprobs"

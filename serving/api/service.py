@@ -11,6 +11,7 @@ from serving.errors import NotFoundError, UnsupportedError
 from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
 from serving.observability.metrics import Metrics
+from serving.sessions.durable_generations import DurableGenerations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +38,10 @@ class Service:
     metrics: Metrics
     slots: StreamSlots
     card: ModelCard
+    durable: DurableGenerations
     gateway: Gateway = field(default_factory=Gateway)
     streams: StreamLimits = StreamLimits()
+    grace_seconds: float | None = 120.0  # of a durable stream without a reader
     now: Callable[[], float] = field(default=time.time)
 
     def check_model(self, name: str | None) -> None:

@@ -1,6 +1,6 @@
 """A stream of server-sent events.
 
-    data: {...}        a chunk
+    data: {...}        a chunk, with its number: `id: 7`, or `id: STREAM:7` where the stream can be read again
     : keep-alive       a comment after 15 seconds of silence, which clients skip
     data: [DONE]       the end of a complete stream
     data: {"error"}    instead of [DONE]: the stream failed; nothing follows
@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from types import TracebackType
 
 import msgspec
@@ -45,18 +46,41 @@ def frame(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPosition:
+    """Which stream is read, and from where."""
+
+    stream_id: str = ""  # empty: the stream ends with its connection
+    after: int = 0  # the number of the last event that the client has
+    notice: Callable[[], str | None] = lambda: None  # why it would not outlive this process now
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"x-weft-stream-id", self.stream_id.encode())] if self.stream_id else []
+
+    @property
+    def id_prefix(self) -> bytes:
+        return f"id: {self.stream_id}:".encode() if self.stream_id else b"id: "
+
+
 class EventStream(Response):
     """Sends framed events as they come, all that are ready in one write."""
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], limits: StreamLimits, on_break: Callable[[str], None]
+        self,
+        events: AsyncGenerator[bytes, None],
+        limits: StreamLimits,
+        on_break: Callable[[str], None],
+        position: StreamPosition | None = None,
     ) -> None:
-        """`on_break` is told why a stream that had begun did not come to its [DONE]: an error's code,
-        LEFT or "slow_reader"."""
+        """`events` are all of them, from the first on. `on_break` is told why a stream that had begun did not come to
+        its [DONE]: an error's code, LEFT or "slow_reader". `position` is given for a durable stream."""
         super().__init__()
         self._events = events
         self._limits = limits
         self._on_break = on_break
+        self._position = position or StreamPosition()
+        self._notice: str | None = None
         self._pending: list[bytes] = []
         self._failure: WeftError | None = None
         self._ended = False  # the events
@@ -104,10 +128,10 @@ class EventStream(Response):
     async def _write_all(self, send: Send, gone: asyncio.Future[None], watch: "_SendWatch") -> None:
         if gone.done():
             return
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS + self._position.headers})
         self._started = True
         while not gone.done():
-            data = b"".join(self._pending)
+            data = self._news() + b"".join(self._pending)
             self._pending.clear()
             self._room.set()
             if self._ended:
@@ -119,6 +143,14 @@ class EventStream(Response):
             else:
                 await self._wake.wait()
                 self._wake.clear()
+
+    def _news(self) -> bytes:
+        """A comment, where the stream has become undurable or durable again."""
+        notice = self._position.notice()
+        if notice == self._notice:
+            return b""
+        self._notice = notice
+        return b": durable again\n\n" if notice is None else f": not durable: {notice}\n\n".encode()
 
     def _terminal(self) -> bytes:
         if self._failure is None:
@@ -138,9 +170,13 @@ class EventStream(Response):
 
     async def _pump(self) -> None:
         try:
+            after, prefix, number = self._position.after, self._position.id_prefix, 0
             async with aclosing(self._events) as events:
                 async for event in events:
-                    self._pending.append(event)
+                    number += 1
+                    if number <= after:
+                        continue
+                    self._pending.append(b"%b%d\n%b" % (prefix, number, event))
                     self._wake.set()
                     if len(self._pending) >= self._limits.max_pending:
                         self._room.clear()

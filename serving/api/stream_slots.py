@@ -26,8 +26,20 @@ class StreamSlots:
         return self._open
 
     @contextmanager
-    def take(self, count: int, *, param: str) -> Iterator[None]:
-        """Raises OverloadedError where so many are not free, RequestError (of `param`) where they never can be."""
+    def take(self, count: int, *, param: str, admitted: bool = False) -> Iterator[None]:
+        """Raises OverloadedError where so many are not free, RequestError (of `param`) where they never can be; neither
+        for what was `admitted` before, by a process that is gone."""
+        if not admitted:
+            self._check(count, param)
+        self._set(self._open + count)
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._set(self._open - count)
+            self._mean_seconds += _MEMORY * (self._clock() - start - self._mean_seconds)
+
+    def _check(self, count: int, param: str) -> None:
         if count > self._limit:
             raise RequestError(
                 f"the request asks for {count} choices in all; this server generates at most {self._limit} at once",
@@ -40,13 +52,6 @@ class StreamSlots:
                 retry_after=self._wait_seconds(count),
                 code="too_many_streams",
             )
-        self._set(self._open + count)
-        start = self._clock()
-        try:
-            yield
-        finally:
-            self._set(self._open - count)
-            self._mean_seconds += _MEMORY * (self._clock() - start - self._mean_seconds)
 
     def _wait_seconds(self, count: int) -> float:
         """With N open that last t seconds each, one ends every t/N seconds."""

@@ -12,7 +12,8 @@ from serving.api.connection import while_connected
 from serving.api.request_body import read_typed
 from serving.api.sampling_body import SamplingBody
 from serving.api.service import Service
-from serving.api.sse import LEFT, EventStream
+from serving.api.sse import EventStream
+from serving.api.stream_routes import on_break, start_durable
 
 
 def text_routes(service: Service, max_body_bytes: int) -> list[Route]:
@@ -20,13 +21,13 @@ def text_routes(service: Service, max_body_bytes: int) -> list[Route]:
         body = await read_typed(request, ChatBody, max_body_bytes)
         _check(service, body)
         reply = ChatReply(service, body, request.state.caller)
-        return await _answer(service, request, reply, stream=bool(body.stream))
+        return await _answer(service, request, reply, body)
 
     async def completions(request: Request) -> Response:
         body = await read_typed(request, CompletionBody, max_body_bytes)
         _check(service, body)
         reply = CompletionReply(service, body, request.state.caller)
-        return await _answer(service, request, reply, stream=bool(body.stream))
+        return await _answer(service, request, reply, body)
 
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
@@ -39,15 +40,13 @@ def _check(service: Service, body: SamplingBody) -> None:
     body.check_together()
 
 
-async def _answer(service: Service, request: Request, reply: ChatReply | CompletionReply, *, stream: bool) -> Response:
+async def _answer(
+    service: Service, request: Request, reply: ChatReply | CompletionReply, body: ChatBody | CompletionBody
+) -> Response:
     request.state.generation = reply.generation
-    if stream:
-
-        def on_break(code: str) -> None:
-            request.state.break_code = code
-            if code != LEFT:
-                service.metrics.refuse(code)
-
-        return EventStream(reply.events(), service.streams, on_break)
+    if body.durable:
+        return await start_durable(service, request, reply, body)
+    if body.stream:
+        return EventStream(reply.events(), service.streams, on_break(service, request))
     whole = await while_connected(request.receive, reply.whole())
     return Response(whole, media_type="application/json")

@@ -140,8 +140,9 @@ class _Connection(asyncio.Protocol):
             body = body.replace(b"\r\n", b"\n")
         *events, self._buffer = (self._buffer + body if self._buffer else body).split(b"\n\n")
         for event in events:
-            if event.startswith(b"data:"):
-                self._on_event(self._now, event[5:].lstrip())
+            for line in event.split(b"\n"):
+                if line.startswith(b"data:"):
+                    self._on_event(self._now, line[5:].lstrip())
 
     def on_message_complete(self) -> None:
         self.reusable = self._parser.should_keep_alive()

@@ -22,6 +22,8 @@ from serving.errors import (
     PayloadTooLargeError,
     RequestError,
     SetupError,
+    StreamCancelledError,
+    StreamLogError,
     UnsupportedError,
     WeftError,
 )
@@ -43,6 +45,8 @@ _ERRORS: dict[str, type[WeftError]] = {
         SetupError,
         ConfigError,
         CheckpointError,
+        StreamCancelledError,
+        StreamLogError,
     )
 }
 

@@ -164,6 +164,12 @@ class Metrics:
             ["model_name", "reason"],
             registry=self.registry,
         )
+        self._durable = Counter(
+            "weft_durable_streams",
+            "What became of streams that outlive their connections.",
+            ["model_name", "event"],
+            registry=self.registry,
+        )
         self.open_streams = Gauge(
             "weft_open_streams", "Choices being generated in this process.", ["model_name"], registry=self.registry
         ).labels(**label)
@@ -172,6 +178,10 @@ class Metrics:
     def refuse(self, reason: str) -> None:
         """`reason` is an error's code: a word of the server's, never one of a client's."""
         self._refused.labels(model_name=self._model_name, reason=reason).inc()
+
+    def count_durable(self, event: str) -> None:
+        """`event` is one of the words of sessions/: started, ended, failed, taken_up, handed_over, undurable, ..."""
+        self._durable.labels(model_name=self._model_name, event=event).inc()
 
     @property
     def has_met_engine(self) -> bool:

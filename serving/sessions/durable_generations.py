@@ -92,8 +92,9 @@ class DurableGenerations:
         self._parting = False
 
     @property
-    def running(self) -> int:
-        return sum(not live.ended for live in self._lives.values())
+    def running(self) -> tuple[str, ...]:
+        """The streams that this process generates."""
+        return tuple(name for name, live in self._lives.items() if not live.ended)
 
     async def start(
         self, events: Callable[[Opened], Events], describe: Callable[[tuple[PreparedPrompt, ...]], Admitted]

@@ -19,6 +19,8 @@ from serving.generation.chat_format import ChatFormat
 from serving.generation.generator import Generator
 from serving.generation.tokenizer import Tokenizer, load_tokenizer
 from serving.observability.metrics import Metrics
+from serving.sessions.durable_generations import DurablePolicy
+from serving.sessions.generation_log import GenerationLog
 from tests.fakes.engine import Script, ScriptedEngine
 
 MODEL = "weft/scripted"
@@ -89,7 +91,7 @@ class Api:
         assert reply.status_code == 200, reply.text
         frames = reply.text.split("\n\n")
         assert frames[-2:] == ["data: [DONE]", ""]
-        return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-2]]
+        return [json.loads(data_of(frame)) for frame in frames[:-2]]
 
 
 class ApiMaker:
@@ -111,6 +113,8 @@ class ApiMaker:
         health: Engine | None = None,
         chat: bool = True,
         streams: StreamLimits | None = None,
+        log: GenerationLog | None = None,
+        policy: DurablePolicy | None = None,
         **server: Any,
     ) -> Api:
         engine = engine or ScriptedEngine(scripts=scripts, vocab_size=self.tokenizer.vocab_size, max_model_len=WINDOW)
@@ -118,13 +122,21 @@ class ApiMaker:
         chat_format = self.chat_format if chat else None
         generator = Generator(MeteredEngine(engine, metrics), self.tokenizer, chat_format, MODEL, WINDOW)
         card = ModelCard(name=MODEL, created=1_700_000_000, max_model_len=WINDOW)
-        app = build_app(generator, health or engine, ServerConfig(**server), card, metrics=metrics, streams=streams)
+        config = ServerConfig(**server)
+        app = build_app(
+            generator, health or engine, config, card, metrics=metrics, streams=streams, log=log, policy=policy
+        )
         return Api(app, engine)
 
 
 @pytest.fixture
 def make_api(tokenizer: Tokenizer, chat_format: ChatFormat) -> ApiMaker:
     return ApiMaker(tokenizer, chat_format)
+
+
+def data_of(frame: str) -> str:
+    """What one event of a stream holds."""
+    return "".join(line.removeprefix("data: ") for line in frame.split("\n") if line.startswith("data: "))
 
 
 def chat_body(**fields: Any) -> Body:

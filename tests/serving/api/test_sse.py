@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
@@ -7,17 +8,22 @@ import pytest
 from starlette.types import Message
 
 from serving.api.service import StreamLimits
-from serving.api.sse import ABORT_EXTENSION, DONE, HEARTBEAT, EventStream, frame
+from serving.api.sse import ABORT_EXTENSION, DONE, HEARTBEAT, EventStream, StreamPosition, frame
 from serving.errors import EngineUnavailableError, OverloadedError
 from tests.serving.api.virtual_time import run_in_virtual_time
 
+ID = re.compile(rb"id: (\S+)\n")
 LIMITS = StreamLimits(heartbeat_seconds=15, slow_reader_seconds=30, max_pending=4)
 
 
 class Connection:
-    """The client's end: what was sent, when, and a reader who may stop reading or leave."""
+    """The client's end: what was sent, when, and a reader who may stop reading or leave. `ids` are those of the events,
+    which `writes` leaves out."""
 
-    def __init__(self) -> None:
+    def __init__(self, position: StreamPosition | None = None) -> None:
+        self.position = position
+        self.headers: dict[bytes, bytes] = {}
+        self.ids: list[str] = []
         self.writes: list[tuple[float, bytes]] = []
         self.status: int | None = None
         self.started_at: float | None = None
@@ -40,8 +46,10 @@ class Connection:
         await self.reading.wait()
         if message["type"] == "http.response.start":
             self.status, self.started_at = message["status"], asyncio.get_running_loop().time()
+            self.headers = dict(message["headers"])
             return
-        self.writes.append((asyncio.get_running_loop().time(), message["body"]))
+        self.ids += [found.decode() for found in ID.findall(message["body"])]
+        self.writes.append((asyncio.get_running_loop().time(), ID.sub(b"", message["body"])))
         self.ended = not message["more_body"]
 
     def abort(self) -> None:
@@ -50,7 +58,7 @@ class Connection:
 
     async def stream(self, events: AsyncGenerator[bytes, None], limits: StreamLimits = LIMITS) -> None:
         scope: dict[str, Any] = {"type": "http", "extensions": {ABORT_EXTENSION: self.abort}}
-        await EventStream(events, limits, self.breaks.append)(scope, self.receive, self.send)
+        await EventStream(events, limits, self.breaks.append, self.position)(scope, self.receive, self.send)
 
 
 class Events:
@@ -227,6 +235,49 @@ def test_a_cancelled_response_closes_the_generator_and_says_so_to_who_reads(read
         assert client.ended == reading
         if reading:
             assert json.loads(client.bodies[-1].removeprefix(b"data: "))["error"]["code"] == "server_stopping"
+
+    _virtual(test)
+
+
+def test_events_are_numbered_from_one_and_nothing_else_is() -> None:
+    async def test() -> None:
+        client = Connection()
+        await client.stream(Events(b"a", b"b", 20.0, b"c")())
+        assert client.ids == ["1", "2", "3"]
+        assert b"x-weft-stream-id" not in client.headers
+
+    _virtual(test)
+
+
+def test_a_durable_stream_says_its_name_in_each_id_and_goes_on_after_what_the_client_has() -> None:
+    async def test() -> None:
+        client = Connection(StreamPosition(stream_id="name", after=2))
+        await client.stream(Events(b"a", b"b", 1.0, b"c", b"d")())
+        assert client.ids == ["name:3", "name:4"]
+        assert client.headers[b"x-weft-stream-id"] == b"name"
+        assert b"".join(client.bodies) == b"cd" + DONE
+
+    _virtual(test)
+
+
+def test_a_client_who_has_every_event_gets_the_end_alone() -> None:
+    async def test() -> None:
+        client = Connection(StreamPosition(stream_id="name", after=2))
+        await client.stream(Events(b"a", b"b")())
+        assert client.bodies == [DONE]
+        assert client.ids == []
+
+    _virtual(test)
+
+
+def test_a_stream_that_would_not_outlive_the_server_says_so_once_and_when_that_is_over() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        client = Connection(
+            StreamPosition(stream_id="name", notice=lambda: "log_full" if 0.5 < loop.time() < 2.5 else None)
+        )
+        await client.stream(Events(b"a", 1.0, b"b", 1.0, b"c", 1.0)())
+        assert b"".join(client.bodies) == b"a: not durable: log_full\n\nbc: durable again\n\n" + DONE
 
     _virtual(test)
 

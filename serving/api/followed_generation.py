@@ -1,0 +1,44 @@
+"""A durable generation as its readers see it: the log's events made into deltas again, from the first on.
+
+Each reader has a detokenizer and stop strings of its own, fed with the same events, so each gets the same text in the
+same pieces, however late it comes.
+"""
+
+from contextlib import aclosing
+
+from serving.api.generation import Deltas
+from serving.api.service import Service
+from serving.generation.request import PreparedPrompt
+from serving.sessions.logged_generation import Admitted
+
+
+class FollowedGeneration:
+    """Stands where a reply has its Generation. Closing `deltas` ends nothing but the reading."""
+
+    def __init__(self, service: Service, admitted: Admitted) -> None:
+        self.prepared: list[PreparedPrompt] = list(admitted.prompts)
+        self.cached_tokens = 0
+        self._service = service
+        self._stream_id = admitted.stream_id
+        self._generated: dict[tuple[int, int], int] = {}
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(prompt.prompt_tokens for prompt in self.prepared)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(self._generated.values())
+
+    async def deltas(self) -> Deltas:
+        """Raises what DurableGenerations.follow raises."""
+        choices = [self._service.generator.choices(prompt) for prompt in self.prepared]
+        async with aclosing(self._service.durable.follow(self._stream_id)) as events:
+            async for logged in events:
+                delta = choices[logged.prompt][logged.choice].feed(logged.event)
+                if delta is None:
+                    continue
+                self._generated[logged.prompt, logged.choice] = delta.usage.completion_tokens
+                if delta.finish_reason is not None and delta.index == 0:
+                    self.cached_tokens += delta.usage.cached_tokens
+                yield logged.prompt, delta

@@ -1,0 +1,63 @@
+"""A generation that another process began: its rest, for the log."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+import msgspec
+
+from serving.api.generation import Events, merged_steps
+from serving.api.service import Service, new_id
+from serving.engine.remote import NOT_ACCEPTED
+from serving.errors import EngineUnavailableError, OverloadedError
+from serving.gateway.ask import Ask
+from serving.gateway.principal import Principal
+from serving.observability.metrics import Outcome
+from serving.sessions.logged_generation import Admitted, LoggedEvent
+
+PATIENCE_SECONDS = 120.0  # how long a stream waits for an engine that takes it
+FIRST_WAIT_SECONDS = 0.05
+LONGEST_WAIT_SECONDS = 2.0
+
+
+async def resumed_events(service: Service, admitted: Admitted, past: Sequence[LoggedEvent]) -> Events:
+    """What follows `past`. It was admitted once, so no limit refuses it now, and an engine that starts is waited for.
+
+    Raises what Generator.stream raises.
+    """
+    # A fresh id each time: the engine may not yet know that the process which had asked before is gone.
+    prompts = [replace(prompt, request_id=f"{prompt.request_id}@{new_id()[:8]}") for prompt in admitted.prompts]
+    choices = sum(prompt.n for prompt in prompts)
+    outcome: Outcome = "abort"
+    told = list(past)
+    try:
+        principal = msgspec.msgpack.decode(admitted.principal, type=Principal)
+        ask = Ask.of(prompts, model=service.card.name, stream=True, continues=True)
+        with service.slots.take(choices, param="n", admitted=True):
+            wait, deadline = FIRST_WAIT_SECONDS, time.monotonic() + PATIENCE_SECONDS
+            while True:
+                try:
+                    steps = merged_steps(service.generator, prompts, told)
+                    async with service.gateway.admit(principal, ask), aclosing(steps):
+                        async for prompt, step in steps:
+                            event = LoggedEvent(prompt, step.index, step.event)
+                            told.append(event)
+                            if step.delta is not None and step.delta.finish_reason is not None:
+                                service.metrics.finished[step.delta.finish_reason.value].inc()
+                            yield event
+                    outcome = "stop"
+                    return
+                except (EngineUnavailableError, OverloadedError) as error:
+                    refused = isinstance(error, OverloadedError) or error.code == NOT_ACCEPTED
+                    if not refused or time.monotonic() >= deadline:
+                        raise
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+    except Exception:
+        outcome = "error"
+        raise
+    finally:
+        if outcome != "stop":
+            service.metrics.finished[outcome].inc()
