@@ -1,6 +1,7 @@
 """The composition root: the one place where a deployment becomes objects. Nothing else builds and wires.
 
 build_engine     in the engine process: weights, programs, pages, scheduler, loop
+run_follower     in the engine processes of other hosts: weights, programs, pages, and the leader's plans
 build_generator  over any Engine: tokenizer, chat format, defaults
 build_api        in the API process: the HTTP application over a generator
 """
@@ -18,6 +19,8 @@ from serving.api.metered_engine import MeteredEngine
 from serving.api.service import ModelCard
 from serving.config import Deployment
 from serving.engine.client import Engine
+from serving.engine.follower import Membership, follow
+from serving.engine.leader import Leader
 from serving.errors import CheckpointError, ConfigError
 from serving.generation.chat_format import load_chat_format
 from serving.generation.generator import Generator
@@ -31,21 +34,61 @@ def build_engine(
     deployment: Deployment,
     progress: Progress | None = None,
     on_failure: Callable[[BaseException], None] | None = None,
+    leader: Leader | None = None,
 ) -> Engine:
-    """Loads the model, compiles every program and starts the loop. Takes seconds to minutes.
+    """Loads the model, compiles every program and starts the loop. Takes seconds to minutes; with a `leader`, the one
+    of a deployment on several hosts, until the last of these has loaded too.
 
     Raises CheckpointError or ConfigError. `on_failure` is called, on the engine's thread, should the loop die.
     """
+    cluster = deployment.cluster
+    if (leader is not None) != (cluster.processes > 1):
+        raise ConfigError(
+            f"cluster.processes is {cluster.processes}: weft serve on one host and weft follower on the others serve "
+            "such a deployment; this command runs in one process alone",
+            param="processes",
+        )
     # Here and not above: the API process imports this module too, and must not load JAX.
     from serving.engine.device import load_executor
     from serving.engine.local import start_local_engine
 
+    if leader is not None:
+        _join_runtime(deployment, leader.gather(cluster.runtime_port, progress), process=0)
     begin = time.monotonic()
     executor = load_executor(deployment, window_of(deployment), progress)
-    # What is loaded lives as long as the process: the garbage collector need not walk it in the middle of a step.
+    _spare_the_garbage_collector()
+    if leader is not None:
+        executor = leader.lead(executor, progress)
+    return start_local_engine(deployment, executor, startup_seconds=time.monotonic() - begin, on_failure=on_failure)
+
+
+def run_follower(
+    deployment: Deployment, process: int, membership: Membership, progress: Progress | None, ready: Callable[[], None]
+) -> None:
+    """Loads this host's share, says `ready`, and runs the leader's plans until it says goodbye.
+
+    Raises CheckpointError or ConfigError; EngineError where the plans are not the leader's.
+    """
+    from serving.engine.device import load_executor
+
+    _join_runtime(deployment, membership.runtime, process)
+    executor = load_executor(deployment, window_of(deployment), progress)
+    _spare_the_garbage_collector()
+    membership.loaded(executor)
+    ready()
+    follow(executor, membership.orders())
+
+
+def _join_runtime(deployment: Deployment, runtime: str, process: int) -> None:
+    from serving.engine.hosts import join_runtime
+
+    join_runtime(runtime, deployment.cluster.processes, process)
+
+
+def _spare_the_garbage_collector() -> None:
+    """What is loaded lives as long as the process: it need not be walked in the middle of a step."""
     gc.collect()
     gc.freeze()
-    return start_local_engine(deployment, executor, startup_seconds=time.monotonic() - begin, on_failure=on_failure)
 
 
 def build_generator(deployment: Deployment, engine: Engine) -> Generator:

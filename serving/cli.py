@@ -10,13 +10,14 @@ from serving.supervisor import EXIT_SETUP
 
 _COMMANDS = {
     "serve": "serve a model over HTTP",
+    "follower": "hold a part of a model that weft serve leads on another host",
     "chat": "chat in the terminal",
     "generate": "run a file of prompts, without a server",
     "bench": "measure a server or an engine",
     "convert": "write a checkpoint in weft's own layout",
     "plan": "compile for a machine that is not at hand: does it fit, how fast can it be",
 }
-_PROCESSES = ("engine", "api")  # what `serve` starts; not listed in the help
+_PROCESSES = ("engine", "api", "follow")  # what `serve` and `follower` start; not listed in the help
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count

@@ -5,7 +5,8 @@
         +--exit------------------------------+     after too many exits before the first readiness, or one exit
                                                    with the code of a SetupError: the end
 
-A dead engine takes no stream with it: the API process keeps them open and continues them on the next engine.
+A dead engine takes no stream with it: the API process keeps them open and continues them on the next engine. Beside a
+leader on another host there is one child, the follower, which ends by itself when the leader has ended in order.
 """
 
 import asyncio
@@ -18,7 +19,8 @@ from typing import Protocol
 from serving.lifeline import Status
 
 EXIT_SETUP = 78  # a child ended with a SetupError; sysexits.h calls it EX_CONFIG
-ROLES = ("engine", "api")
+EXIT_HOST_LOST = 75  # a child ended because another host's did: not its own fault; sysexits.h calls it EX_TEMPFAIL
+ROLES = ("engine", "api")  # ended in the reverse order
 _MOST_DOUBLINGS = 30  # far beyond any longest wait; an unbounded power overflows after a thousand failures
 
 
@@ -43,9 +45,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Both processes are up, for the first time or again."""
+    """All processes are up, for the first time or again."""
 
-    url: str
+    url: str  # of the API process; empty where there is none
     seconds: float
     again: bool
 
@@ -81,6 +83,7 @@ class SupervisorPolicy:
     attempts_before_ready: int = 3
     drain_seconds: float = 60.0  # the API finishes its streams
     stop_seconds: float = 10.0  # the engine ends
+    ends_with_child: bool = False  # a child that ends with 0 has done its work; else it must not end by itself
 
 
 @dataclass(slots=True)
@@ -91,6 +94,7 @@ class _Role:
     ready_since: float | None = None
     was_ready: bool = False
     failures: int = 0
+    attempts: int = 0  # those of the failures that may be its own fault
 
 
 class Supervisor:
@@ -102,6 +106,7 @@ class Supervisor:
         report: Callable[[Event], None],
         policy: SupervisorPolicy | None = None,
         *,
+        roles: Sequence[str] = ROLES,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -110,7 +115,7 @@ class Supervisor:
         self._policy = policy or SupervisorPolicy()
         self._sleep = sleep
         self._now = now
-        self._roles = {name: _Role(name) for name in ROLES}
+        self._roles = {name: _Role(name) for name in roles}
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
         self._outage_since = 0.0
@@ -130,8 +135,8 @@ class Supervisor:
         self._stopping.set()
         await stopping
         self._report(Stopping())
-        await self._end(self._roles["api"], self._policy.drain_seconds)
-        await self._end(self._roles["engine"], self._policy.stop_seconds)
+        for role in reversed(self._roles.values()):
+            await self._end(role, self._policy.stop_seconds if role.name == "engine" else self._policy.drain_seconds)
         codes = [code for code in await asyncio.gather(*keepers) if code is not None]
         return codes[0] if codes else 0
 
@@ -160,8 +165,11 @@ class Supervisor:
                 role.failures = 0
             self._outage_since = self._now()
         role.ready_since = None
+        if code == 0 and policy.ends_with_child:
+            return 0
         role.failures += 1
-        hopeless = not role.was_ready and role.failures >= policy.attempts_before_ready
+        role.attempts += code != EXIT_HOST_LOST
+        hopeless = not role.was_ready and role.attempts >= policy.attempts_before_ready
         if code == EXIT_SETUP or hopeless:
             self._report(GaveUp(role.name, _how(code), last_lines))
             return EXIT_SETUP if code == EXIT_SETUP else 1
@@ -180,7 +188,8 @@ class Supervisor:
         again = all(other.was_ready for other in self._roles.values())
         role.was_ready = True
         if all(other.ready_since is not None for other in self._roles.values()):
-            self._report(Ready(self._roles["api"].url, self._now() - self._outage_since, again))
+            url = next((other.url for other in self._roles.values() if other.url), "")
+            self._report(Ready(url, self._now() - self._outage_since, again))
 
     async def _end(self, role: _Role, patience: float) -> None:
         """Asks the child to end, and kills it where it does not in time."""
@@ -207,6 +216,8 @@ class Supervisor:
 
 
 def _how(code: int) -> str:
+    if code == EXIT_HOST_LOST:
+        return "ended with another host's"
     if code >= 0:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

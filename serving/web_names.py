@@ -29,6 +29,15 @@ def host_name(text: str) -> str | None:
     return text.lower().removesuffix(".") or None
 
 
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """Of NAME:PORT, or [ADDRESS]:PORT for one of IPv6. None where it is not that."""
+    found = _AUTHORITY.fullmatch(text)
+    host = None if found is None else host_name(found["host"])
+    if found is None or host is None or not found["port"] or not 0 < int(found["port"]) < 65536:
+        return None
+    return host, int(found["port"])
+
+
 def origin_of(text: str) -> str | None:
     """`scheme://host[:port]`, with the port left out where it is the scheme's own. None where it is not an origin."""
     found = _ORIGIN.fullmatch(text.lower())
@@ -50,6 +59,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return name == "localhost"
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether to listen there is to listen on every address of this machine."""
+    name = host_name(host)
+    try:
+        return name is not None and ipaddress.ip_address(name).is_unspecified
+    except ValueError:
+        return False  # a name
 
 
 def own_names(host: str) -> frozenset[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from serving.commands.argument_types import count, listed, port
+from serving.commands.cluster_flags import add_cluster_flags, cluster_arguments, cluster_from
 from serving.config import (
     Deployment,
     Dtype,
@@ -53,6 +54,7 @@ def add_deployment_flags(parser: argparse.ArgumentParser, *, server: bool) -> No
             "--allowed-origins", type=listed, metavar="A,B", help="of web pages that may call it, as https://chat.lan"
         )
         group.add_argument("--log-format", choices=get_args(LogFormat), help="of every line on stderr")
+        add_cluster_flags(parser)
 
 
 def deployment_from(args: argparse.Namespace) -> Deployment:
@@ -70,6 +72,7 @@ def deployment_from(args: argparse.Namespace) -> Deployment:
         model=dataclasses.replace(deployment.model, **_given(args, _MODEL_FLAGS)),
         engine=dataclasses.replace(deployment.engine, **_given(args, _ENGINE_FLAGS)),
         server=dataclasses.replace(deployment.server, **_given(args, _SERVER_FLAGS)),
+        cluster=cluster_from(args, deployment.cluster),
         **_given(args, _PROCESS_FLAGS),
     )
     if args.mesh is not None:
@@ -85,7 +88,7 @@ def deployment_arguments(args: argparse.Namespace) -> list[str]:
     for name, value in _given(args, names).items():
         text = ",".join(value) if isinstance(value, tuple) else value
         arguments += [f"--{name.replace('_', '-')}={text}"]
-    return arguments
+    return arguments + cluster_arguments(args)
 
 
 def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict:

@@ -1,4 +1,7 @@
-"""The engine process: loads the model, compiles its programs, and serves token streams on a Unix socket."""
+"""The engine process: loads the model, compiles its programs, and serves token streams on a Unix socket.
+
+With other hosts it is their leader: what they run, it sends them.
+"""
 
 import argparse
 import asyncio
@@ -6,15 +9,21 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from serving.commands.deployment_flags import add_deployment_flags, deployment_from
 from serving.commands.supervised import Reports, add_lifeline_flag, lifeline_of
+from serving.config import Deployment
 from serving.engine.client import Engine
+from serving.engine.cluster import address_to_listen_on, cluster_token, runs_here
+from serving.engine.leader import Leader, Progress
 from serving.engine.server import EngineServer
+from serving.errors import SetupError
 from serving.lifeline import Status
-from serving.observability.logs import configure_logging, log_event
+from serving.observability.logs import configure_logging, log_event, log_failure
+from serving.supervisor import EXIT_HOST_LOST, EXIT_SETUP
 
 EXIT_ENGINE_FAILED = 70  # sysexits.h: an internal software error
 
@@ -36,15 +45,49 @@ def run(args: argparse.Namespace) -> int:
     lifeline = lifeline_of(args)
     lifeline.report(Status("loading weights"))
     failed = Failed()
-    engine = build_engine(
-        deployment,
-        progress=lambda text, done, total: lifeline.report(Status(text, done, total)),
-        on_failure=failed.set,
-    )
+
+    def progress(text: str, done: int, total: int) -> None:
+        lifeline.report(Status(text, done, total))
+
+    if deployment.cluster.processes > 1:
+        end_at_once(code_of(lambda: _lead(deployment, args.socket, lifeline, progress, failed)))
+    engine = build_engine(deployment, progress, failed.set)
     code = asyncio.run(serve(engine, args.socket, lifeline, failed))
     if code == EXIT_ENGINE_FAILED:
         end_at_once(code)
     return code
+
+
+def _lead(deployment: Deployment, socket_path: Path, lifeline: Reports, progress: Progress, failed: "Failed") -> int:
+    from serving.app import build_engine, window_of
+
+    cluster = deployment.cluster
+    runs = runs_here(deployment, window_of(deployment))
+    leader = Leader(address_to_listen_on(cluster), cluster.processes, cluster_token(), runs, end_with_lost_host)
+    leader.start()
+    engine = build_engine(deployment, progress, failed.set, leader)
+    code = asyncio.run(serve(engine, socket_path, lifeline, failed))
+    if code == 0:  # else the followers see this process end, and wait for the next
+        leader.close()
+    return code
+
+
+def end_with_lost_host(why: str) -> None:
+    """What waits for another host on a device never returns: the process ends where it stands."""
+    log_event(log, "a host was lost", level=logging.WARNING, reason=why)
+    end_at_once(EXIT_HOST_LOST)
+
+
+def code_of(run: Callable[[], int]) -> int:
+    """The exit code, whatever happens. For processes whose ordinary end JAX would hold up, to wait for the others."""
+    try:
+        return run()
+    except SetupError as error:
+        print(f"weft: {error.message}", file=sys.stderr)
+        return EXIT_SETUP
+    except BaseException as error:  # ends the process, as it would unhandled
+        log_failure(log, "the process failed", error)
+        return EXIT_ENGINE_FAILED
 
 
 def quiet_jax() -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -13,6 +12,8 @@ from serving.commands.api import DRAIN_SECONDS
 from serving.commands.argument_types import seconds
 from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
 from serving.commands.serve_report import report_of
+from serving.commands.supervised import until_stopped
+from serving.engine.cluster import cluster_token
 from serving.lifeline import Status
 from serving.observability.logs import LogFormat
 from serving.supervisor import Supervisor, SupervisorPolicy
@@ -33,6 +34,8 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     deployment = deployment_from(args)  # what is wrong with it is said here, once, and not by two children
+    if deployment.cluster.processes > 1:
+        cluster_token()
     return asyncio.run(_supervise(args, deployment.log_format))
 
 
@@ -47,8 +50,4 @@ async def _supervise(args: argparse.Namespace, log_format: LogFormat) -> int:
             return await ChildProcess.start(command, lambda line: report.line(role, line), on_status)
 
         policy = SupervisorPolicy(drain_seconds=args.drain_seconds + _DRAIN_MARGIN_SECONDS)
-        supervisor = Supervisor(spawn, report.event, policy)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, supervisor.stop)
-        return await supervisor.run()
+        return await until_stopped(Supervisor(spawn, report.event, policy))

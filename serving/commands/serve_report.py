@@ -16,7 +16,7 @@ from serving.supervisor import Died, Event, GaveUp, Progress, Ready, Stopping
 
 log = logging.getLogger(__name__)
 
-_COLORS = {"engine": "cyan", "api": "magenta", "weft": "green"}
+_COLORS = {"engine": "cyan", "api": "magenta", "follower": "cyan", "weft": "green"}
 
 
 class ServeReport:
@@ -46,7 +46,7 @@ class ServeReport:
             case Ready(url, seconds, again):
                 self._spinner.stop()
                 word = "ready again" if again else "ready"
-                self.line("weft", f"{word} at {url} in {seconds:.1f} s")
+                self.line("weft", f"{word}{f' at {url}' if url else ''} in {seconds:.1f} s")
             case Died(role, how, restart_in):
                 self.line("weft", f"the {role} process {how}; the next one starts in {restart_in:g} s")
             case GaveUp(role, how, last_lines):

@@ -1,11 +1,14 @@
-"""What the two child processes share: their line to the supervisor, or none when started by hand."""
+"""Supervisors and their children: what is common to those that `serve` starts and to the one of `follower`."""
 
 import argparse
+import asyncio
 import logging
+import signal
 from typing import Protocol
 
 from serving.lifeline import Lifeline, Status
 from serving.observability.logs import log_event
+from serving.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -39,3 +42,11 @@ def lifeline_of(args: argparse.Namespace) -> Reports:
     lifeline = Lifeline(args.lifeline)
     lifeline.watch()
     return lifeline
+
+
+async def until_stopped(supervisor: Supervisor) -> int:
+    """Runs it until SIGTERM or SIGINT, a second of which kills. Returns the exit code."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    return await supervisor.run()
