@@ -22,6 +22,7 @@ USES_JAX = {
     "kernels.py",
     "memory.py",
     "device.py",
+    "hosts.py",
     "placement.py",
     "conversion.py",
     "compiled.py",
