@@ -1,6 +1,6 @@
 """What a request would take, known before it is submitted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from serving.engine.request import Priority
@@ -11,10 +11,11 @@ from serving.generation.request import PreparedPrompt
 class Ask:
     """One client request: of one prompt or of several, each with its choices."""
 
-    request_ids: tuple[str, ...]  # of the engine's requests that it will make: the guard lets these pass
+    prompt_of: Mapping[str, str]  # the engine's requests that it will make, which the guard lets pass: whose prompt
     prompt_tokens: int  # of all prompts
     output_tokens: int  # at most, of all choices
     choices: int  # of all prompts
+    longest_prompt: int  # tokens
     longest_stream: int  # tokens, prompt and output, of one choice
     longest_output: int  # tokens, of one choice
     output_was_stated: bool  # the client named max_tokens
@@ -35,10 +36,11 @@ class Ask:
     ) -> "Ask":
         """`prepared` by Generator.prepare, so that tokens are counted and not guessed."""
         return cls(
-            request_ids=tuple(name for prompt in prepared for name in prompt.engine_ids),
+            prompt_of={name: prompt.request_id for prompt in prepared for name in prompt.engine_ids},
             prompt_tokens=sum(prompt.prompt_tokens for prompt in prepared),
             output_tokens=sum(prompt.n * prompt.sampling.max_tokens for prompt in prepared),
             choices=sum(prompt.n for prompt in prepared),
+            longest_prompt=max(prompt.prompt_tokens for prompt in prepared),
             longest_stream=max(prompt.prompt_tokens + prompt.sampling.max_tokens for prompt in prepared),
             longest_output=max(prompt.sampling.max_tokens for prompt in prepared),
             output_was_stated=prepared[0].max_tokens_stated,

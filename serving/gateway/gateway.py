@@ -11,30 +11,117 @@ A refusal is a WeftError with `code`, `retry_after` where asking again can help,
 as HTTP headers or gRPC trailers. The engine below is guarded: what was not admitted does not reach it.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
+from serving.access import AccessConfig
 from serving.engine.client import Engine
+from serving.errors import OverloadedError, RateLimitedError, WeftError
 from serving.gateway.ask import Ask
+from serving.gateway.gateway_metrics import GatewayMetrics
 from serving.gateway.guard import GuardedEngine
-from serving.gateway.lease import Lease
-from serving.gateway.principal import Credentials, Principal, anonymous
+from serving.gateway.identity import Identity
+from serving.gateway.ladder import Rung
+from serving.gateway.lease import Lease, QueueNotice
+from serving.gateway.ledger import Ledger, UsageRow
+from serving.gateway.limit_store import Demand, LimitName, LimitStore, Verdict, is_limited
+from serving.gateway.memory_store import MemoryStore
+from serving.gateway.principal import Credentials, Principal
+from serving.gateway.queue import EngineQueue
+from serving.gateway.rate_fields import DEGRADED, PREDICTED_WAIT, rate_fields
+from serving.gateway.surviving_store import SurvivingStore
+from serving.gateway.tier_rules import check_tier, class_of, output_cap, reserved_tokens
+
+DRAIN_RETRY_SECONDS = 5.0
+_MEMORY = 0.1  # weight of the newest request in the mean of how long one lasts
+_MOST_REMEMBERED = 10_000  # tenants that were refused
+_SHOWN: dict[LimitName, str] = {
+    "requests_per_minute": "requests per minute",
+    "tokens_per_minute": "tokens per minute",
+    "concurrency": "requests at once",
+}
 
 
 class Gateway:
-    def __init__(self) -> None:
-        self._leases: dict[str, Lease] = {}
+    """Without arguments an open one: everybody is let in as long as the engine has room."""
+
+    def __init__(
+        self,
+        access: AccessConfig | None = None,
+        *,
+        identity: Identity | None = None,
+        store: LimitStore | None = None,
+        ledger: Ledger | None = None,
+        metrics: GatewayMetrics | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        access = access or AccessConfig()
+        self.ledger = ledger
+        self._metrics = metrics or GatewayMetrics()
+        self._identity = identity or Identity(access)
+        self._store = SurvivingStore(
+            store or MemoryStore(now),
+            access.limits.when_store_fails,
+            on_failure=self._metrics.store_failures.inc,
+            now=now,
+        )
+        self._metrics.watch_store(lambda: self._store.is_up)
+        self._now = now
+        self._queue = EngineQueue(access.admission, self._metrics, self._keep_leases, now)
+        self._leases: dict[str, Lease] = {}  # by the engine's request ids
+        self._full_until: dict[str, float] = {}  # tenants whose minute of requests is taken
+        self._settling: set[asyncio.Task[None]] = set()
+        self._mean_seconds = 1.0  # of a request
+        self.is_draining = False
 
     def guard(self, engine: Engine) -> GuardedEngine:
         """The engine for the Generator, which submits nothing that was not admitted here."""
+        self._queue.watch(engine)
         return GuardedEngine(engine, self._leases)
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody has to say who they are."""
+        return self._identity.is_open
+
+    @property
+    def rung(self) -> Rung:
+        return self._queue.rung
+
+    @property
+    def store_is_up(self) -> bool:
+        return self._store.is_up
+
+    @property
+    def leases(self) -> list[Lease]:
+        """Those that are open."""
+        return list({id(lease): lease for lease in self._leases.values()}.values())
+
+    def drain(self, *, on: bool = True) -> None:
+        """From now on nobody new is admitted; what is open goes on."""
+        self.is_draining = on
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._settling, return_exceptions=True)
+        await self._store.close()
+        if self.ledger is not None:
+            await asyncio.to_thread(self.ledger.close)
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         """Raises AuthenticationError, ForbiddenError; OverloadedError where keys cannot be looked up now."""
-        return anonymous()
+        return await self._identity.principal(credentials)
 
     def knock(self, principal: Principal) -> None:
         """Raises what `admit` is sure to raise now, for a cheap refusal before a prompt is rendered and encoded."""
+        with _refusals_counted(self._metrics, principal):
+            self._check_open()
+            full_for = self._full_until.get(principal.tenant, 0.0) - self._now()
+            if full_for > 0:
+                raise _limited("requests_per_minute", principal.limits.requests_per_minute or 0, full_for)
+            self._queue.knock(principal.priority)
 
     @asynccontextmanager
     async def admit(self, principal: Principal, ask: Ask) -> AsyncIterator[Lease]:
@@ -43,11 +130,148 @@ class Gateway:
         Raises RateLimitedError for a limit of the tenant's, OverloadedError for the server's capacity, RequestError or
         ForbiddenError for what the tier never allows.
         """
-        lease = Lease(principal=principal, ask=ask, priority=ask.priority or principal.priority)
-        names = dict.fromkeys(ask.request_ids, lease)
+        with _refusals_counted(self._metrics, principal):
+            lease = await self._lease(principal, ask)
+        self._metrics.admitted(principal.tenant)
+        names = dict.fromkeys(ask.prompt_of, lease)
         self._leases.update(names)
+        failure: BaseException | None = None
         try:
             yield lease
+        except BaseException as error:
+            failure = error
+            raise
         finally:
             for name in names:
                 self._leases.pop(name, None)
+            self._queue.leave(lease.place)
+            await self._end(lease, failure)
+
+    async def _lease(self, principal: Principal, ask: Ask) -> Lease:
+        if not ask.continues:
+            self._check_open()
+        check_tier(principal, ask)
+        priority = class_of(principal, ask.priority)
+        place, predicted = await self._queue.enter(principal, priority, ask)
+        try:
+            caps = (output_cap(principal, ask), None if ask.continues else self._queue.output_cap)
+            cap = min((cap for cap in caps if cap is not None), default=None)
+            verdict = await self._reserve(principal, ask, cap)
+        except BaseException:
+            self._queue.leave(place)
+            raise
+        return Lease(
+            principal=principal,
+            ask=ask,
+            priority=priority,
+            place=place,
+            verdict=verdict,
+            output_cap=cap,
+            predicted_seconds=predicted,
+            metadata={
+                **rate_fields(verdict),
+                PREDICTED_WAIT: f"{predicted:.2f}",
+                **self._degradation(ask),
+            },
+            on_first_token=self._started,
+            queue=self._notice,
+            admitted_at=self._now(),
+        )
+
+    async def _reserve(self, principal: Principal, ask: Ask, cap: int | None) -> Verdict | None:
+        limits = principal.limits
+        if not is_limited(limits):
+            return None
+        demand = Demand(
+            tenant=principal.tenant,
+            limits=limits,
+            lease_id=secrets.token_hex(8),
+            requests=0 if ask.continues else 1,
+            tokens=reserved_tokens(principal, ask, cap),
+        )
+        verdict = await self._store.reserve(demand)
+        if verdict.refused_by is None:
+            return verdict
+        retry_after = self._mean_seconds if verdict.retry_after is None else verdict.retry_after
+        if verdict.refused_by == "requests_per_minute":
+            self._remember_full(principal.tenant, retry_after)
+        error = _limited(verdict.refused_by, getattr(limits, verdict.refused_by), retry_after)
+        error.metadata = rate_fields(verdict)
+        raise error
+
+    async def _end(self, lease: Lease, failure: BaseException | None) -> None:
+        used, principal = lease.used, lease.principal
+        self._mean_seconds += _MEMORY * (self._now() - lease.admitted_at - self._mean_seconds)
+        self._metrics.used(principal.tenant, "prompt", used.prompt)
+        self._metrics.used(principal.tenant, "cached", used.cached)
+        self._metrics.used(principal.tenant, "output", used.output)
+        if self.ledger is not None:
+            self.ledger.add(
+                UsageRow(
+                    time=time.time(),
+                    key_id=principal.key_id,
+                    tenant=principal.tenant,
+                    model=lease.ask.model,
+                    prompt_tokens=used.prompt,
+                    cached_tokens=used.cached,
+                    output_tokens=used.output,
+                    device_seconds=self._queue.device_seconds(used.total - used.cached),
+                    complete=failure is None,
+                )
+            )
+        if lease.verdict is not None:
+            never_begun = used.total == 0 and isinstance(failure, WeftError) and failure.retryable
+            # Whoever is cancelled here a second time does not take the settlement with it.
+            settling = asyncio.ensure_future(
+                self._store.settle(lease.verdict, used_tokens=used.total, undo_request=never_begun)
+            )
+            self._settling.add(settling)
+            settling.add_done_callback(self._settling.discard)
+            await asyncio.shield(settling)
+
+    async def _keep_leases(self) -> None:
+        await self._store.keep([lease.verdict for lease in self.leases if lease.verdict is not None])
+
+    def _started(self, lease: Lease) -> None:
+        used = lease.used
+        self._queue.start(lease.place, lease.principal, used.prompt, used.cached)
+
+    def _notice(self, lease: Lease) -> QueueNotice:
+        position, seconds = self._queue.position(lease.place)
+        return QueueNotice(position, self._now() - lease.admitted_at, seconds)
+
+    def _degradation(self, ask: Ask) -> dict[str, str]:
+        """The rung that the server is on, and what of it this request feels."""
+        cap, rung = self._queue.output_cap, self._queue.rung
+        if rung == Rung.NORMAL:
+            return {}
+        capped = cap is not None and not ask.continues and ask.longest_output > cap
+        return {DEGRADED: f"{rung.name.lower()}; max_tokens={cap}" if capped else rung.name.lower()}
+
+    def _check_open(self) -> None:
+        if self.is_draining:
+            raise OverloadedError(
+                "the server is draining: it takes no new requests",
+                retry_after=DRAIN_RETRY_SECONDS,
+                code="server_draining",
+            )
+
+    def _remember_full(self, tenant: str, seconds: float) -> None:
+        if len(self._full_until) >= _MOST_REMEMBERED:
+            self._full_until.clear()
+        self._full_until[tenant] = self._now() + seconds
+
+
+@contextmanager
+def _refusals_counted(metrics: GatewayMetrics, principal: Principal) -> Iterator[None]:
+    try:
+        yield
+    except WeftError as error:
+        metrics.refused(principal.tenant, error.code or error.kind)
+        raise
+
+
+def _limited(name: LimitName, limit: int, retry_after: float) -> RateLimitedError:
+    return RateLimitedError(
+        f"this key's tenant is at its limit of {limit} {_SHOWN[name]}", retry_after=retry_after, code=name
+    )

@@ -1,11 +1,13 @@
 """One admitted request, from its admission to its end."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from serving.engine.request import GenerateRequest, Priority, TokenEvent
 from serving.gateway.ask import Ask
+from serving.gateway.capacity import Place
+from serving.gateway.limit_store import Verdict
 from serving.gateway.principal import ANONYMOUS, Principal
 
 
@@ -22,6 +24,15 @@ class Tokens:
         return self.prompt + self.output
 
 
+@dataclass(frozen=True, slots=True)
+class QueueNotice:
+    """Where a request stands that has no token yet."""
+
+    position: int  # requests before it
+    waited_seconds: float
+    predicted_seconds: float  # that are left
+
+
 @dataclass(slots=True, kw_only=True)
 class Lease:
     """Its holder may make the engine requests that it asked for. What they use is counted by the guard, as the engine's
@@ -30,25 +41,38 @@ class Lease:
     principal: Principal
     ask: Ask
     priority: Priority
-    output_cap: int | None = None  # tokens of each choice, where the server is short of room
-    predicted_seconds: float = 0.0  # to the first token, as predicted at admission
-    metadata: Mapping[str, str] = field(default_factory=dict)  # for HTTP headers or gRPC trailers of the answer
+    place: Place
+    verdict: Verdict | None  # None: the tenant has no limits
+    output_cap: int | None  # tokens of each choice, where the server is short of room
+    predicted_seconds: float  # to the first token, as predicted at admission
+    metadata: Mapping[str, str]  # for HTTP headers or gRPC trailers of the answer
+    on_first_token: "Callable[[Lease], None]"
+    queue: "Callable[[Lease], QueueNotice]"
     admitted_at: float = field(default_factory=time.monotonic)
     first_token_at: float | None = None
-    _prompt: dict[str, int] = field(default_factory=dict)
-    _cached: dict[str, int] = field(default_factory=dict)
+    _prompts: dict[str, tuple[int, int]] = field(default_factory=dict)  # read so far: tokens, and those of them cached
     _output: int = 0
     _settled: Tokens | None = None
 
     @property
-    def waiting(self) -> bool:
+    def is_waiting(self) -> bool:
         return self.first_token_at is None
 
     @property
+    def notice(self) -> QueueNotice:
+        return self.queue(self)
+
+    @property
     def used(self) -> Tokens:
+        """A prompt counts once, however many choices it has, and once it has been read."""
         if self._settled is not None:
             return self._settled
-        return Tokens(prompt=sum(self._prompt.values()), cached=sum(self._cached.values()), output=self._output)
+        prompts = self._prompts.values()
+        return Tokens(
+            prompt=sum(tokens for tokens, _ in prompts),
+            cached=sum(cached for _, cached in prompts),
+            output=self._output,
+        )
 
     def settle(self, used: Tokens) -> None:
         """Says what was used, in place of what the guard has counted."""
@@ -59,32 +83,29 @@ class Lease:
         with this tenant's requests alone."""
         principal, sampling = self.principal, request.sampling
         if self.output_cap is not None and sampling.max_tokens > self.output_cap:
-            sampling = replace(
-                sampling, max_tokens=self.output_cap, min_tokens=min(sampling.min_tokens, self.output_cap)
-            )
+            fewest = min(sampling.min_tokens, self.output_cap)
+            sampling = replace(sampling, max_tokens=self.output_cap, min_tokens=fewest)
         return replace(
             request,
             sampling=sampling,
             priority=self.priority,
             tenant=principal.tenant,
             tenant_weight=principal.weight,
-            cache_salt=request.cache_salt if principal.tenant == ANONYMOUS else _salt(principal, request.cache_salt),
+            cache_salt=_salt(principal.tenant, request.cache_salt),
         )
 
     def note(self, request: GenerateRequest, event: TokenEvent) -> None:
         """An event of the engine's for one of the requests."""
-        if event.cached_tokens is not None:
-            self._cached[_prompt_of(request.request_id)] = event.cached_tokens
-        if event.token_ids or event.finish_reason is not None:
-            self._prompt[_prompt_of(request.request_id)] = len(request.prompt_token_ids)
-            self.first_token_at = time.monotonic() if self.first_token_at is None else self.first_token_at
         self._output += len(event.token_ids)
+        if event.cached_tokens is not None or event.token_ids or event.finish_reason is not None:
+            prompt = self.ask.prompt_of[request.request_id]
+            self._prompts.setdefault(prompt, (len(request.prompt_token_ids), event.cached_tokens or 0))
+        if self.first_token_at is None and (event.token_ids or event.finish_reason is not None):
+            self.first_token_at = time.monotonic()
+            self.on_first_token(self)
 
 
-def _salt(principal: Principal, given: str) -> str:
-    """Length first, so that no tenant's name and salt read as another's."""
-    return f"{len(principal.tenant)}:{principal.tenant}:{given}"
-
-
-def _prompt_of(request_id: str) -> str:
-    return request_id
+def _salt(tenant: str, given: str) -> str:
+    """Length first, so that no tenant's name and salt read as another's. Where nobody is told apart there is nothing to
+    keep apart."""
+    return given if tenant == ANONYMOUS else f"{len(tenant)}:{tenant}:{given}"
