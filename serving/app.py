@@ -4,6 +4,7 @@ build_engine     in the engine process: weights, programs, pages, scheduler, loo
 run_follower     in the engine processes of other hosts: weights, programs, pages, and the leader's plans
 build_generator  over any Engine: tokenizer, chat format, defaults
 build_api        in the API process: the HTTP application over a generator
+build_grpc       the gRPC listener beside it
 """
 
 import gc
@@ -11,11 +12,13 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
 from serving.api.http import build_app
 from serving.api.metered_engine import MeteredEngine
+from serving.api.request_body import body_bytes_for
 from serving.api.service import ModelCard
 from serving.config import Deployment
 from serving.engine.client import Engine
@@ -26,6 +29,9 @@ from serving.generation.chat_format import load_chat_format
 from serving.generation.generator import Generator
 from serving.generation.tokenizer import load_tokenizer
 from serving.observability.metrics import Metrics
+
+if TYPE_CHECKING:
+    from serving.api.grpc.server import GrpcServer
 
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 
@@ -110,6 +116,18 @@ def build_api(deployment: Deployment, engine: Engine) -> Starlette:
     generator = build_generator(deployment, MeteredEngine(engine, metrics))
     card = ModelCard(name=deployment.name, created=int(time.time()), max_model_len=generator.max_model_len)
     return build_app(generator, engine, deployment.server, card, metrics=metrics)
+
+
+def build_grpc(deployment: Deployment, app: Starlette) -> "GrpcServer | None":
+    """For `build_api`'s application; None where the deployment has no port for it."""
+    server = deployment.server
+    if server.grpc_port is None:
+        return None
+    # Here and not above: its messages are compiled when it is imported, and most deployments do without.
+    from serving.api.grpc.server import GrpcServer
+
+    most = server.max_body_bytes or body_bytes_for(window_of(deployment))
+    return GrpcServer(app.state.service, server.host, server.grpc_port, most, tls=server.tls)
 
 
 def window_of(deployment: Deployment) -> int:

@@ -24,7 +24,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from serving.api.server import api_server
-    from serving.app import build_api
+    from serving.app import build_api, build_grpc
     from serving.engine.remote import RemoteEngine
     from serving.engine.resume import ResumingEngine
     from serving.observability.logs import configure_logging
@@ -36,8 +36,14 @@ def run(args: argparse.Namespace) -> int:
     with _listening(server) as listener:
         app = build_api(deployment, ResumingEngine(RemoteEngine(args.socket)))
         port = listener.getsockname()[1]
-        lifeline.report(Status("ready", ready=True, url=url_of(server.host, port)))
-        api_server(app, drain_seconds=round(args.drain_seconds)).run(sockets=[listener])
+        ready = Status("ready", ready=True, url=url_of(server.host, port))
+        grpc = build_grpc(deployment, app)
+        api_server(
+            app,
+            drain_seconds=round(args.drain_seconds),
+            beside=[] if grpc is None else [grpc],
+            on_start=lambda: lifeline.report(ready),
+        ).run(sockets=[listener])
     return 0
 
 

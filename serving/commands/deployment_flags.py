@@ -22,7 +22,7 @@ from serving.observability.logs import LogFormat
 
 _MODEL_FLAGS = ("checkpoint", "dtype", "chat_template")
 _ENGINE_FLAGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
-_SERVER_FLAGS = ("host", "port", "allowed_hosts", "allowed_origins")
+_SERVER_FLAGS = ("host", "port", "grpc_port", "allowed_hosts", "allowed_origins")
 _PROCESS_FLAGS = ("log_format",)
 _FOLDERS = (Path("configs/deployments"), Path(__file__).resolve().parents[2] / "configs" / "deployments")
 
@@ -47,6 +47,7 @@ def add_deployment_flags(parser: argparse.ArgumentParser, *, server: bool) -> No
     if server:
         group.add_argument("--host", help="the address to listen on")
         group.add_argument("--port", type=port, metavar="N", help="the port to listen on; 0: any free one")
+        group.add_argument("--grpc-port", type=port, metavar="N", help="the port for gRPC (default: none)")
         group.add_argument(
             "--allowed-hosts", type=listed, metavar="A,B", help="names that clients use for this server; *: any"
         )
