@@ -1,6 +1,5 @@
 """One admitted request, from its admission to its end."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -48,15 +47,11 @@ class Lease:
     metadata: Mapping[str, str]  # for HTTP headers or gRPC trailers of the answer
     on_first_token: "Callable[[Lease], None]"
     queue: "Callable[[Lease], QueueNotice]"
-    admitted_at: float = field(default_factory=time.monotonic)
-    first_token_at: float | None = None
+    admitted_at: float
+    is_waiting: bool = True  # for the first token
     _prompts: dict[str, tuple[int, int]] = field(default_factory=dict)  # read so far: tokens, and those of them cached
     _output: int = 0
     _settled: Tokens | None = None
-
-    @property
-    def is_waiting(self) -> bool:
-        return self.first_token_at is None
 
     @property
     def notice(self) -> QueueNotice:
@@ -100,8 +95,8 @@ class Lease:
         if event.cached_tokens is not None or event.token_ids or event.finish_reason is not None:
             prompt = self.ask.prompt_of[request.request_id]
             self._prompts.setdefault(prompt, (len(request.prompt_token_ids), event.cached_tokens or 0))
-        if self.first_token_at is None and (event.token_ids or event.finish_reason is not None):
-            self.first_token_at = time.monotonic()
+        if self.is_waiting and (event.token_ids or event.finish_reason is not None):
+            self.is_waiting = False
             self.on_first_token(self)
 
 
