@@ -68,6 +68,7 @@ class EngineConfig:
 class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000
+    grpc_port: int | None = None  # on the same host; None: no gRPC
     allowed_hosts: tuple[str, ...] | None = None  # names that clients may use beside its own; "*": any
     allowed_origins: tuple[str, ...] = ()  # of pages that may call the API from a browser, beside its own
     max_body_bytes: int | None = None  # None: by the model's window
@@ -120,6 +121,7 @@ _RANGES: dict[str, tuple[int, float]] = {
     "cluster.processes": (1, math.inf),
     "cluster.runtime_port": (0, 65535),
     "server.port": (0, 65535),  # 0: any free one
+    "server.grpc_port": (0, 65535),
     "server.max_body_bytes": (1024, math.inf),
     "server.max_streams": (1, math.inf),
 }
