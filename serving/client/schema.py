@@ -55,6 +55,8 @@ TokenizeReply = _CLASSES["TokenizeReply"]
 DetokenizeRequest = _CLASSES["DetokenizeRequest"]
 DetokenizeReply = _CLASSES["DetokenizeReply"]
 
+FinishReason = GenerateReply.DESCRIPTOR.file.enum_types_by_name["FinishReason"]
+
 
 def method(name: str) -> str:
     """The path of a method, as HTTP/2 has it."""

@@ -6,12 +6,12 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import grpc.aio
 
 from serving.api.caller import Caller
 from serving.api.error_reply import error_code, stopping
-from serving.api.generation import Generation
 from serving.api.grpc.status import abort
 from serving.api.service import Service, new_id
 from serving.api.sse import LEFT
@@ -25,13 +25,21 @@ TIMED_OUT = "deadline_exceeded"
 logger = logging.getLogger(__name__)
 
 
+class Counted(Protocol):
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def completion_tokens(self) -> int: ...
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Call:
     """One call, as its handler sees it."""
 
     caller: Caller
     task: asyncio.Task[object] | None = field(default_factory=asyncio.current_task)
-    generation: Generation | None = None  # for the log
+    generation: Counted | None = None  # for the log
     is_cut: bool = False  # the server stops and waits no longer
 
 
