@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from serving.errors import StreamLogError
-from serving.sessions.generation_log import LOG_FULL, LogLimits, NotHeldError, Page, Signals
+from serving.sessions.generation_log import LOG_FULL, LOG_UNAVAILABLE, LogLimits, Page, Signals
 
 
 @dataclass(slots=True)
@@ -33,8 +33,8 @@ class MemoryGenerationLog:
 
     async def append(self, stream_id: str, first: int, records: Sequence[bytes], *, ended: bool = False) -> None:
         entry = self._entries.get(stream_id)
-        if entry is None or first != len(entry.records):
-            raise NotHeldError(stream_id)
+        if entry is None:
+            raise StreamLogError("the log has lost this stream", code=LOG_UNAVAILABLE)
         size = sum(map(len, records))
         self._make_room(size)
         entry.records += records

@@ -1,0 +1,29 @@
+"""What tests of several packages share."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.redis_server import RedisServer
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One for the whole run: use keys of your own, and leave it running."""
+    with tempfile.TemporaryDirectory(prefix="weft-redis-") as folder:
+        server = RedisServer(Path(folder))
+        server.start()
+        yield server
+        server.kill()
+
+
+@pytest.fixture
+def mortal_redis() -> Iterator[RedisServer]:
+    """Running, and this test's alone."""
+    with tempfile.TemporaryDirectory(prefix="weft-redis-") as folder:
+        server = RedisServer(Path(folder))
+        server.start()
+        yield server
+        server.kill()
