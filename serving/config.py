@@ -61,6 +61,8 @@ class EngineConfig:
     kernels: Kernels = "auto"  # the bodies of attention and of experts; auto: those of the platform
     cpu_threads: int | None = None  # XLA's, where the device is a CPU; None: one fewer than there are cores
     compilation_cache: Path | None = None  # None: ~/.cache/weft/compilation
+    target_inter_token_ms: float | None = None  # prefill is cut so that steps with running streams stay under it
+    aging_seconds: float = 30.0  # a class that stands still for so long gets one stream through
     step_timeout_seconds: float = 120.0  # a step that takes longer hangs, and its engine process is restarted
 
 
@@ -184,11 +186,10 @@ def check_limits(deployment: Deployment, where: str) -> None:
         if value is not None and not low <= value <= high:
             right = f"at least {low}" if high == math.inf else f"in {low} .. {high}"
             raise ConfigError(f"{where}: {key} must be {right}, not {value}", param=name)
-    if not 0 < engine.step_timeout_seconds < math.inf:
-        raise ConfigError(
-            f"{where}: engine.step_timeout_seconds must be above 0 and finite, not {engine.step_timeout_seconds}",
-            param="step_timeout_seconds",
-        )
+    for name in ("step_timeout_seconds", "aging_seconds", "target_inter_token_ms"):
+        value = getattr(engine, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{where}: engine.{name} must be above 0 and finite, not {value}", param=name)
     for key, text in (("name", deployment.name), ("server.host", deployment.server.host)):
         if not text:
             raise ConfigError(f"{where}: {key} must not be empty", param=key)

@@ -60,6 +60,13 @@ class BlockPool:
         """How many of `pages` nobody holds: sharing those makes fewer available."""
         return sum(page in self._idle for page in pages)
 
+    def num_shared(self, table: Sequence[int]) -> int:
+        """How many of the first pages of a page table have other holders too."""
+        for count, page in enumerate(table):
+            if self._holders[page] == 1:
+                return count
+        return len(table)
+
     def share(self, pages: Iterable[int]) -> None:
         """One more holder for each of `pages`, which must be registered."""
         for page in pages:

@@ -44,6 +44,13 @@ class EngineStats:
     generation_tokens: int  # counter
     host_seconds: float  # counter: planning, packing, committing
     device_wait_seconds: float  # counter: blocked on the device
+    waiting_interactive: int = 0
+    waiting_standard: int = 0
+    waiting_batch: int = 0
+    pinned_pages: int = 0  # held, or waited for, by pinned prefixes
+    deadline_drops: int = 0  # counter, streams whose deadline ended them before anything was computed
+    deadline_stops: int = 0  # counter, those ended by it later
+    tenant_service: tuple[tuple[str, float], ...] = ()  # of the few served most: weighted tokens over weight
 
 
 class Engine(Protocol):

@@ -12,18 +12,27 @@ class Issued:
 
     plan: StepPlan
     owners: list[Sequence]
+    num_tokens: int
 
 
 @dataclass(slots=True)
 class Draft:
     """Collects ranges in any order and issues them with the decodes first."""
 
-    budget: int  # tokens left
+    budget: int  # tokens left, of `allowed`
+    allowed: int
     admissions: list[Admission] = field(default_factory=list)
     decodes: list[Range] = field(default_factory=list)  # length 1, sampling
     decoding: list[Sequence] = field(default_factory=list)
     chunks: list[Range] = field(default_factory=list)
     prefilling: list[Sequence] = field(default_factory=list)
+    hopeless: list[Sequence] = field(default_factory=list)  # found waiting, with a deadline that cannot be met
+
+    def limit(self, num_tokens: int) -> None:
+        """Lets the whole step have at most so many tokens; `budget` is below 0 where it has more already."""
+        excess = max(self.allowed - num_tokens, 0)
+        self.allowed -= excess
+        self.budget -= excess
 
     def add(self, sequence: Sequence, length: int) -> None:
         """The next `length` positions of `sequence`, which must not have a range in this plan yet."""
@@ -43,4 +52,4 @@ class Draft:
             ranges=(*self.decodes, *self.chunks),
             num_decode=len(self.decodes),
         )
-        return Issued(plan, self.decoding + self.prefilling)
+        return Issued(plan, self.decoding + self.prefilling, self.allowed - self.budget)

@@ -32,6 +32,13 @@ class StepClock:
     device_wait: float = 0.0  # blocked on the device
 
 
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    plan: StepPlan
+    pending: Pending
+    dispatched_at: float
+
+
 class EngineLoop:
     """Owns the scheduler and the executor. Everything here runs on one thread."""
 
@@ -42,7 +49,8 @@ class EngineLoop:
         self.clock = StepClock()
         self._executor = executor
         self._now = now
-        self._in_flight: tuple[StepPlan, Pending] | None = None
+        self._in_flight: InFlight | None = None
+        self._collected_at = float("-inf")
 
     @property
     def idle(self) -> bool:
@@ -55,15 +63,19 @@ class EngineLoop:
         """Starts the next step, finishes the one before it, and returns what that one did for its streams."""
         begin = self._now()
         plan = self.scheduler.plan(begin)
-        started = None if plan is None else (plan, self._executor.dispatch(plan))
+        events = self.scheduler.take_ended()
+        started = None if plan is None else InFlight(plan, self._executor.dispatch(plan), self._now())
         finished, self._in_flight = self._in_flight, started
         dispatched = self._now()
         if finished is None:
             self.clock.host += dispatched - begin
-            return []
-        result = finished[1].collect()
+            return events
+        result = finished.pending.collect()
         collected = self._now()
-        events = self.scheduler.commit(finished[0], result)
+        # The device began it when it was there, and the step before it done.
+        seconds = collected - max(finished.dispatched_at, self._collected_at)
+        self._collected_at = collected
+        events += self.scheduler.commit(finished.plan, result, seconds)
         self.clock.device_wait += collected - dispatched
         self.clock.host += self._now() - collected + dispatched - begin
         return events

@@ -37,6 +37,19 @@ def refuse_malformed(request: GenerateRequest, *, vocab_size: int) -> None:
     _check_service(request)
 
 
+def refuse_unpinnable(name: str, token_ids: tuple[int, ...], seconds: float, *, vocab_size: int) -> None:
+    """Raises RequestError where a pin has a value that no prefix could have."""
+    if not 0 < len(name) <= MAX_TENANT_CHARS:
+        raise RequestError(
+            f"a pin's name must have 1 to {MAX_TENANT_CHARS} characters, not {len(name)}",
+            param="name",
+            code="invalid_value",
+        )
+    if not 0 < seconds < math.inf:
+        raise RequestError(f"seconds must be above 0 and finite, not {seconds}", param="seconds", code="invalid_value")
+    _check_ids("token_ids", token_ids, vocab_size)
+
+
 def _check_service(request: GenerateRequest) -> None:
     """Who is served, how much of it, and until when."""
     if len(request.tenant) > MAX_TENANT_CHARS:

@@ -12,19 +12,22 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from serving.config import Deployment
 from serving.engine.block_pool import BlockPool
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.engine import EngineLoop, StepExecutor
 from serving.engine.limits import ExecutorLimits
+from serving.engine.prefix_pins import PinnedPrefix
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.engine.scheduler import Scheduler
 from serving.engine.watchdog import StepWatchdog
 from serving.errors import EngineError, EngineUnavailableError, WeftError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class SizedExecutor(StepExecutor, Protocol):
@@ -63,6 +66,24 @@ class Stream:
         return item
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Question(Generic[T]):
+    """What the loop's thread is to do between two steps, and who waits for the answer."""
+
+    ask: Callable[[Scheduler, float], T]  # of the time on the loop's clock
+    loop: asyncio.AbstractEventLoop
+    answer: "asyncio.Future[T]"
+
+    def put(self, result: T | Exception) -> None:
+        """On the asker's event loop."""
+        if self.answer.done():  # the asker has left
+            return
+        if isinstance(result, Exception):
+            self.answer.set_exception(result)
+        else:
+            self.answer.set_result(result)
+
+
 class LocalEngine:
     """Runs an EngineLoop on a daemon thread from construction until `close`.
 
@@ -82,7 +103,7 @@ class LocalEngine:
         self._watchdog = watchdog
         self._on_failure = on_failure
         self._streams: dict[str, Stream] = {}  # touched by the thread alone
-        self._inbox: deque[Stream | str] = deque()  # new streams, and ids to abort
+        self._inbox: deque[Stream | Question[Any] | str] = deque()  # a string is the id of a stream to abort
         self._arrived = threading.Event()
         self._closing = False
         self._failure: BaseException | None = None
@@ -122,7 +143,24 @@ class LocalEngine:
             if not ended:
                 self._send(request.request_id)
 
-    def _send(self, item: Stream | str) -> None:
+    async def pin(self, name: str, token_ids: tuple[int, ...], *, salt: str = "", seconds: float) -> PinnedPrefix:
+        """Keeps the pages of a prefix in the cache for `seconds`; see `Scheduler.pin`."""
+        return await self._ask(
+            lambda scheduler, now: scheduler.pin(name, token_ids, salt=salt, seconds=seconds, now=now)
+        )
+
+    async def unpin(self, name: str) -> bool:
+        """Whether there was such a pin."""
+        return await self._ask(lambda scheduler, now: scheduler.unpin(name))
+
+    async def _ask(self, ask: Callable[[Scheduler, float], T]) -> T:
+        self._refuse_if_down()
+        loop = asyncio.get_running_loop()
+        question = Question(ask, loop, loop.create_future())
+        self._send(question)
+        return await question.answer
+
+    def _send(self, item: Stream | Question[Any] | str) -> None:
         self._inbox.append(item)
         self._arrived.set()
 
@@ -174,12 +212,22 @@ class LocalEngine:
                 self._streams.pop(item, None)
                 self._loop.scheduler.abort(item)
                 continue
+            if isinstance(item, Question):
+                self._answer(item)
+                continue
             try:
                 self._loop.scheduler.add(item.request, self._loop.now())
             except WeftError as error:
                 item.loop.call_soon_threadsafe(item.put, error)
             else:
                 self._streams[item.request.request_id] = item
+
+    def _answer(self, question: Question[Any]) -> None:
+        try:
+            result = question.ask(self._loop.scheduler, self._loop.now())
+        except WeftError as error:
+            result = error
+        _call_soon(question.loop, question.put, result)
 
     def _deliver(self, events: list[TokenEvent]) -> None:
         """Hands each event loop everything this step made for its streams, in one call."""
@@ -195,7 +243,7 @@ class LocalEngine:
             _call_soon(loop, _put_all, batch)
 
     def _end_all(self, error: WeftError) -> None:
-        waiting = [item for item in self._inbox if isinstance(item, Stream)]
+        waiting = [item for item in self._inbox if not isinstance(item, str)]
         self._inbox.clear()
         for stream in [*self._streams.values(), *waiting]:
             _call_soon(stream.loop, stream.put, error)
@@ -216,6 +264,13 @@ class LocalEngine:
             steps=scheduler.steps,
             prompt_tokens=scheduler.prompt_tokens,
             generation_tokens=scheduler.generation_tokens,
+            waiting_interactive=scheduler.waiting_interactive,
+            waiting_standard=scheduler.waiting_standard,
+            waiting_batch=scheduler.waiting_batch,
+            pinned_pages=scheduler.pinned_pages,
+            deadline_drops=scheduler.deadline_drops,
+            deadline_stops=scheduler.deadline_stops,
+            tenant_service=scheduler.tenant_service,
             host_seconds=self._loop.clock.host,
             device_wait_seconds=self._loop.clock.device_wait,
         )
@@ -240,6 +295,9 @@ def start_local_engine(
         max_waiting=engine.max_waiting,
         pool=pool,
         vocab_size=executor.vocab_size,
+        token_buckets=limits.token_buckets,
+        target_inter_token=None if engine.target_inter_token_ms is None else engine.target_inter_token_ms / 1000,
+        aging=engine.aging_seconds,
     )
     info = EngineInfo(
         model_name=deployment.name,

@@ -15,7 +15,7 @@ the device in the order of their plans, and every plan that is made is run.
 3. No write comes later from a previous owner. A stream that ends while its zombie is in flight releases its pages at
    once. Whoever takes one writes it in a later plan, which runs after the zombie, and reads only positions that it has
    written itself. Preemption releases pages while a plan is being made; the victim has no range in that plan
-   (`Scheduler._take_page`), so there too all its writes run first.
+   (`StepPlanner._take_page`), so there too all its writes run first.
 4. No write comes from those who share. A sequence computes from behind its shared pages on, in pages of its own.
 5. An abort does not unpublish: plans once issued are run, so the contents arrive even where nobody waits for them.
 """
@@ -23,6 +23,7 @@ the device in the order of their plans, and every plan that is made is run.
 from collections.abc import Iterable
 
 from serving.engine.block_pool import BlockPool
+from serving.engine.prefix_pins import PrefixPins
 from serving.engine.sequence import Sequence
 
 
@@ -35,8 +36,9 @@ class PrefixSharing:
     sequence spends waiting even where others keep coming and going before it.
     """
 
-    def __init__(self, pool: BlockPool, *, max_waits: int) -> None:
+    def __init__(self, pool: BlockPool, pins: PrefixPins, *, max_waits: int) -> None:
         self._pool = pool
+        self._pins = pins
         self._max_waits = max_waits
         # Who computes a page that is not published yet, by digest.
         self._computing: dict[bytes, Sequence] = {}
@@ -74,7 +76,8 @@ class PrefixSharing:
             return
         while sequence.num_published < sequence.num_full:
             digest = sequence.digest(sequence.num_published)
-            self._pool.register(sequence.page_table[sequence.num_published], digest)
+            if self._pool.register(sequence.page_table[sequence.num_published], digest):
+                self._pins.published(digest)
             sequence.num_published += 1
             self._forget(digest, sequence)
 

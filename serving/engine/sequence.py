@@ -9,10 +9,12 @@ A prompt and a decode step are one thing here: positions computed .. length-1 ar
 counts the tokens in flight. In decode that is one position.
 """
 
+import math
 from collections.abc import Iterable
 
 from serving.engine.page_hash import page_digest, root_digest
 from serving.engine.plan import Admission, Range, RangeResult
+from serving.engine.policies.fairness import Account, output_charge
 from serving.engine.request import FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
 
 
@@ -20,12 +22,15 @@ class Sequence:
     """One request from arrival to its last event. The scheduler decides; the sequence keeps count."""
 
     __slots__ = (
+        "account",
         "arrival_number",
         "arrival_time",
         "cached_tokens",
         "computed",
         "digests",
+        "expires_at",
         "finished",
+        "furthest",
         "gathered",
         "in_flight",
         "max_length",
@@ -34,7 +39,9 @@ class Sequence:
         "num_published",
         "page_size",
         "page_table",
+        "passed",
         "queue_seconds",
+        "rank",
         "request",
         "root",
         "row",
@@ -43,6 +50,7 @@ class Sequence:
         "scoring_only",
         "share_waits",
         "started",
+        "token_charge",
         "tokens",
     )
 
@@ -55,6 +63,8 @@ class Sequence:
         max_model_len: int,
         page_size: int,
         namespace: str,
+        rank: int = 0,
+        account: Account | None = None,
     ) -> None:
         sampling = request.sampling
         self.request = request
@@ -80,6 +90,12 @@ class Sequence:
 
         self.root = root_digest(namespace, request.cache_salt)
         self.digests: list[bytes] = []
+        self.rank = rank  # see `policies/order.py`
+        self.account = account or Account(request.tenant)
+        self.token_charge = output_charge(request.tenant_weight)
+        self.expires_at = math.inf if request.deadline_seconds is None else arrival_time + request.deadline_seconds
+        self.passed = 0  # admissions of the tenant's that took a later arrival first
+        self.furthest = 0  # the most that `computed` has been before a preemption
         self.share_waits = 0  # plans spent waiting for pages that others compute
 
         self.started = False  # the first event was sent
@@ -96,6 +112,11 @@ class Sequence:
         """Positions that can be computed now. 0 in decode: the token in flight is known to be the last one."""
         length = len(self.tokens) + self.in_flight
         return (length if length < self.num_positions else self.num_positions) - self.computed
+
+    @property
+    def progress(self) -> int:
+        """Positions computed at least once: what preemption does not take back."""
+        return max(self.computed, self.furthest)
 
     @property
     def needs_page(self) -> bool:
@@ -152,6 +173,7 @@ class Sequence:
         """Gives up row and pages. The token in flight stays counted: it is still delivered when it is committed."""
         self.row = None
         self.page_table = ()
+        self.furthest = self.progress
         self.computed = 0
         self.num_published = 0
 

@@ -4,8 +4,8 @@ The engine's counters come in snapshots and are read when Prometheus asks (`Engi
 where streams pass (`StreamMeter`).
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Literal, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -48,6 +48,8 @@ _COUNTERS = {
     "vllm:num_preemptions": ("preemptions", "Streams whose pages were taken away to be computed again."),
     "vllm:prompt_tokens": ("prompt_tokens", "Prompt tokens computed."),
     "vllm:generation_tokens": ("generation_tokens", "Tokens generated."),
+    "weft_deadline_drops": ("deadline_drops", "Streams ended by their deadline before anything was computed."),
+    "weft_deadline_stops": ("deadline_stops", "Streams ended by their deadline later."),
     "weft_engine_steps": ("steps", "Steps of the engine."),
     "weft_host_seconds": ("host_seconds", "Seconds spent planning, packing and committing steps."),
     "weft_device_wait_seconds": ("device_wait_seconds", "Seconds spent waiting for the device."),
@@ -57,7 +59,8 @@ _GAUGES = {
     "vllm:num_requests_running": ("running", "Streams that hold pages."),
     "vllm:num_requests_waiting": ("waiting", "Streams that wait for pages."),
     "weft_free_pages": ("free_pages", "KV pages that a stream can take."),
-    "weft_used_pages": ("used_pages", "KV pages held by live streams."),
+    "weft_used_pages": ("used_pages", "KV pages held by live streams and pinned prefixes."),
+    "weft_pinned_pages": ("pinned_pages", "KV pages of pinned prefixes, computed or not."),
 }
 
 _FIELDS = tuple(source for source, _ in _COUNTERS.values())
@@ -74,7 +77,7 @@ class EngineCollector(Collector):
 
     def __init__(self, model_name: str) -> None:
         self._labels = [model_name]
-        self._now: Mapping[str, float] | None = None
+        self._now: Mapping[str, Any] | None = None
         self._started_at: float | None = None  # of the engine that `_last` is of
         self._gone: set[float] = set()  # engines before it
         self._last = dict.fromkeys(_FIELDS, 0.0)
@@ -84,7 +87,7 @@ class EngineCollector(Collector):
     def has_met_engine(self) -> bool:
         return self._started_at is not None
 
-    def update(self, snapshot: Mapping[str, float] | None) -> None:
+    def update(self, snapshot: Mapping[str, Any] | None) -> None:
         """`snapshot` has the fields of EngineStats; None where the engine does not answer."""
         self._now = snapshot
         if snapshot is None or snapshot["started_at"] in self._gone:  # an answer that another has overtaken
@@ -111,12 +114,30 @@ class EngineCollector(Collector):
         pages = self._now["used_pages"] + self._now["free_pages"]
         usage = self._now["used_pages"] / pages if pages else 0.0
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use; 1 is all.", usage)
+        yield self._by_label(
+            "weft_requests_waiting_by_class",
+            "Streams that wait for pages, by class; elders are counted in vllm:num_requests_waiting alone.",
+            "class",
+            [(name, self._now[f"waiting_{name}"]) for name in ("interactive", "standard", "batch")],
+        )
+        yield self._by_label(
+            "weft_tenant_service",
+            "Weighted tokens over weight since the engine started, of the tenants served most.",
+            "tenant",
+            self._now["tenant_service"],
+        )
 
     def describe(self) -> list[Metric]:
         return []
 
     def _up(self) -> float:
         return float(self._now is not None and bool(self._now["ready"]))
+
+    def _by_label(self, name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+        gauge = GaugeMetricFamily(name, text, labels=["model_name", label])
+        for value_of, value in values:
+            gauge.add_metric([*self._labels, value_of], value)
+        return gauge
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         gauge = GaugeMetricFamily(name, text, labels=["model_name"])
@@ -155,8 +176,7 @@ class Metrics:
             registry=self.registry,
         )
         self.finished = {
-            outcome: finished.labels(model_name=model_name, finished_reason=outcome)
-            for outcome in get_args(Outcome)
+            outcome: finished.labels(model_name=model_name, finished_reason=outcome) for outcome in get_args(Outcome)
         }
         self._refused = Counter(
             "weft_requests_refused",
@@ -187,12 +207,12 @@ class Metrics:
     def has_met_engine(self) -> bool:
         return self._engine.has_met_engine
 
-    def meet_engine(self, snapshot: Mapping[str, float]) -> None:
+    def meet_engine(self, snapshot: Mapping[str, Any]) -> None:
         """What the engine has counted before this process's first request. Only the first call counts."""
         if not self.has_met_engine:
             self._engine.update(snapshot)
 
-    def render(self, snapshot: Mapping[str, float] | None) -> bytes:
+    def render(self, snapshot: Mapping[str, Any] | None) -> bytes:
         """The exposition text. `snapshot` is EngineStats as a mapping, or None where the engine does not answer."""
         self._engine.update(snapshot)
         return generate_latest(self.registry)

@@ -119,6 +119,8 @@ def test_an_unknown_key_or_a_wrong_type_is_refused(file: Path, key: str, value: 
         ("engine.num_pages", ["0", "-1"], ["1"]),
         ("engine.cache_bytes", ["0"], ["1"]),
         ("engine.step_timeout_seconds", ["0", "-1.5", "inf", "nan"], ["0.5"]),
+        ("engine.aging_seconds", ["0", "inf"], ["0.5"]),
+        ("engine.target_inter_token_ms", ["0", "-1", "nan"], ["25"]),
         ("engine.token_buckets", ["[0]", "[8, 513]"], ["[1, 512]"]),
         ("server.port", ["-1", "65536"], ["0", "65535"]),
         ("server.max_body_bytes", ["1023"], ["1024"]),
@@ -154,10 +156,11 @@ def test_a_server_that_others_can_reach_must_be_told_its_names(file: Path, host:
 
 def test_every_number_of_a_deployment_has_a_range() -> None:
     """A key that is added must be added above."""
-    numbers = {name for name, hint in EngineConfig.__annotations__.items() if "int" in str(hint) or hint is float}
+    numbers = {name for name, hint in EngineConfig.__annotations__.items() if "int" in str(hint) or "float" in str(hint)}
     assert numbers == {
         *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "num_pages"),
-        *("cache_bytes", "step_timeout_seconds", "token_buckets", "cpu_threads"),
+        *("cache_bytes", "step_timeout_seconds", "token_buckets", "cpu_threads", "aging_seconds"),
+        "target_inter_token_ms",
     }
 
 

@@ -29,7 +29,8 @@ def test_every_number_of_the_engine_is_exposed() -> None:
     base = _stats(started_at=1, free_pages=50, used_pages=50)
     before = _render(_met(), base)
     for field in fields(EngineStats):
-        changed = replace(base, **{field.name: not base.ready if field.name == "ready" else 7})
+        value = {"ready": not base.ready, "tenant_service": (("a", 7.0),)}.get(field.name, 7)
+        changed = replace(base, **{field.name: value})
         assert _render(_met(), changed) != before, field.name
 
 
