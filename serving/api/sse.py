@@ -46,6 +46,11 @@ def frame(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def unframed(event: bytes) -> bytes:
+    """The JSON that `frame` was given."""
+    return event[len(b"data: ") : -len(b"\n\n")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPosition:
     """Which stream is read, and from where."""

@@ -49,7 +49,14 @@ async def start_durable(
 ) -> Response:
     """Begins a generation that outlives this connection, and gives its first reader. Raises what
     DurableGenerations.start raises."""
-    caller: Caller = request.state.caller
+    admitted = await begin_durable(service, request.state.caller, reply, body)
+    return durable_stream(service, request, admitted, after=0)
+
+
+async def begin_durable(
+    service: Service, caller: Caller, reply: ChatReply | CompletionReply, body: ChatBody | CompletionBody
+) -> Admitted:
+    """Raises what DurableGenerations.start raises."""
     generation = reply.generation
     assert isinstance(generation, Generation)
 
@@ -66,12 +73,11 @@ async def start_durable(
             grace_seconds=service.grace_seconds,
         )
 
-    admitted = await service.durable.start(generation.events, describe)
-    return durable_stream(service, request, admitted, after=0)
+    return await service.durable.start(generation.events, describe)
 
 
 def durable_stream(service: Service, request: Request, admitted: Admitted, *, after: int) -> EventStream:
-    reply = _reply(service, admitted)
+    reply = followed_reply(service, admitted)
     request.state.generation = reply.generation
     position = StreamPosition(
         stream_id=admitted.stream_id, after=after, notice=lambda: service.durable.notice(admitted.stream_id)
@@ -111,7 +117,7 @@ def _after(request: Request, stream_id: str) -> int:
     return int(number)
 
 
-def _reply(service: Service, admitted: Admitted) -> ChatReply | CompletionReply:
+def followed_reply(service: Service, admitted: Admitted) -> ChatReply | CompletionReply:
     """Raises NotFoundError for a stream of another protocol."""
     caller, source = Caller(request_id=admitted.request_id), FollowedGeneration(service, admitted)
     if admitted.protocol == CHAT:
