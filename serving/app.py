@@ -9,6 +9,7 @@ build_grpc       the gRPC listener beside it
 
 import gc
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,8 @@ from starlette.applications import Starlette
 from serving.api.http import build_app
 from serving.api.metered_engine import MeteredEngine
 from serving.api.request_body import body_bytes_for
-from serving.api.service import ModelCard
-from serving.config import Deployment
+from serving.api.service import ModelCard, StreamLimits
+from serving.config import Deployment, StreamsConfig
 from serving.engine.client import Engine
 from serving.engine.follower import Membership, follow
 from serving.engine.leader import Leader
@@ -29,9 +30,15 @@ from serving.generation.chat_format import load_chat_format
 from serving.generation.generator import Generator
 from serving.generation.tokenizer import load_tokenizer
 from serving.observability.metrics import Metrics
+from serving.sessions.durable_generations import DurablePolicy
+from serving.sessions.generation_log import GenerationLog, LogLimits
+from serving.sessions.generation_log_memory import MemoryGenerationLog
+from serving.sessions.generation_log_sqlite import SqliteGenerationLog
 
 if TYPE_CHECKING:
     from serving.api.grpc.server import GrpcServer
+
+REDIS_PASSWORD_VARIABLE = "WEFT_REDIS_PASSWORD"
 
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 
@@ -115,7 +122,30 @@ def build_api(deployment: Deployment, engine: Engine) -> Starlette:
     metrics = Metrics(deployment.name)
     generator = build_generator(deployment, MeteredEngine(engine, metrics))
     card = ModelCard(name=deployment.name, created=int(time.time()), max_model_len=generator.max_model_len)
-    return build_app(generator, engine, deployment.server, card, metrics=metrics)
+    streams = deployment.streams
+    return build_app(
+        generator,
+        engine,
+        deployment.server,
+        card,
+        metrics=metrics,
+        streams=StreamLimits(grace_seconds=streams.grace_seconds),
+        log=build_log(streams),
+        policy=DurablePolicy(refuse_without_log=streams.on_log_failure == "refuse"),
+    )
+
+
+def build_log(streams: StreamsConfig) -> GenerationLog:
+    """Raises ConfigError."""
+    limits = LogLimits(retain_seconds=streams.retain_seconds, max_bytes=streams.max_bytes)
+    if streams.path is not None:
+        return SqliteGenerationLog(streams.path, limits)
+    if streams.redis is not None:
+        # Here and not above: most deployments do without, and its client takes a while to import.
+        from serving.sessions.generation_log_redis import RedisGenerationLog
+
+        return RedisGenerationLog(streams.redis, limits, password=os.environ.get(REDIS_PASSWORD_VARIABLE))
+    return MemoryGenerationLog(limits)
 
 
 def build_grpc(deployment: Deployment, app: Starlette) -> "GrpcServer | None":

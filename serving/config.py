@@ -33,6 +33,8 @@ Kernels = Literal["auto", "reference", "tpu", "gpu"]
 Quantization = Literal["int8", "int4", "fp8"]
 Activations = Literal["int8", "fp8"]
 CacheDtype = Literal["int8", "fp8"]
+StreamLog = Literal["memory", "sqlite", "redis"]
+LogFailure = Literal["continue", "refuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,21 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = ()  # of pages that may call the API from a browser, beside its own
     max_body_bytes: int | None = None  # None: by the model's window
     max_streams: int = 512  # open generations per API process
+    drain_seconds: float = 30.0  # on SIGTERM, how long open streams may go on
     tls: TlsConfig | None = None  # None: plain HTTP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsConfig:
+    """Where streams are kept that outlive their connections (docs/durability.md)."""
+
+    log: StreamLog = "memory"  # with sqlite and redis they outlive the API process too
+    path: Path | None = None  # the SQLite file
+    redis: str | None = None  # redis://, rediss:// or unix://; a password comes from WEFT_REDIS_PASSWORD
+    retain_seconds: float = 600.0  # after a stream's end
+    max_bytes: int = 256 << 20  # of all streams together
+    grace_seconds: float = 120.0  # how long a stream goes on without a reader
+    on_log_failure: LogFailure = "continue"  # new streams begin without the log, or are refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +142,10 @@ _RANGES: dict[str, tuple[int, float]] = {
     "server.grpc_port": (0, 65535),
     "server.max_body_bytes": (1024, math.inf),
     "server.max_streams": (1, math.inf),
+    "server.drain_seconds": (0, 86400),
+    "streams.max_bytes": (1 << 20, math.inf),
+    "streams.retain_seconds": (1, 30 * 86400),
+    "streams.grace_seconds": (0, 30 * 86400),
 }
 
 
@@ -135,6 +155,7 @@ class Deployment:
     model: ModelConfig
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    streams: StreamsConfig = field(default_factory=StreamsConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
@@ -206,8 +227,19 @@ def check_limits(deployment: Deployment, where: str) -> None:
             param="token_buckets",
         )
     _check_names(deployment.server, where)
+    _check_streams(deployment.streams, where)
     _check_cluster(deployment.cluster, where)
     check_access(deployment.access, where)
+
+
+def _check_streams(streams: StreamsConfig, where: str) -> None:
+    """The log has its place, and nothing else has one."""
+    for log, name in (("sqlite", "path"), ("redis", "redis")):
+        value = getattr(streams, name)
+        if (streams.log == log) != (value is not None):
+            raise ConfigError(f'{where}: streams.{name} is for streams.log = "{log}", which needs it', param=name)
+    if streams.redis is not None and not streams.redis.startswith(("redis://", "rediss://", "unix://")):
+        raise ConfigError(f"{where}: streams.redis must begin with redis://, rediss:// or unix://", param="redis")
 
 
 def _check_names(server: ServerConfig, where: str) -> None:

@@ -29,6 +29,7 @@ class StreamLimits:
     heartbeat_seconds: float = 15.0  # silence before a comment line
     slow_reader_seconds: float = 30.0  # one write may wait so long before the stream is cut
     max_pending: int = 256  # deltas that wait for a client; then the generator waits
+    grace_seconds: float = 120.0  # how long a durable stream goes on without a reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,6 @@ class Service:
     durable: DurableGenerations
     gateway: Gateway = field(default_factory=Gateway)
     streams: StreamLimits = StreamLimits()
-    grace_seconds: float | None = 120.0  # of a durable stream without a reader
     now: Callable[[], float] = field(default=time.time)
 
     def check_model(self, name: str | None) -> None:

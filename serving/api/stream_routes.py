@@ -70,7 +70,7 @@ async def begin_durable(
             prompts=prompts,
             owner=owner_of(caller.principal),
             principal=msgspec.msgpack.encode(caller.principal),
-            grace_seconds=service.grace_seconds,
+            grace_seconds=service.streams.grace_seconds,
         )
 
     return await service.durable.start(generation.events, describe)
