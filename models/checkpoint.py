@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from models.converted import ConvertedWeights, is_converted, write_converted
 from models.errors import CheckpointError
@@ -16,11 +17,15 @@ from models.fields import Fields
 from models.hub_weights import HubWeights
 from models.interface import Family, LayerForm, Model, ModelShape
 from models.leaves import Assembly, Progress, parts_of
+from models.quantization import Products, Recipe, quantize_model
 from models.registry import FAMILIES, family_of
 from models.rope import use_max_length
+from models.stages import StagedAssembly
 from models.tensor_files import TensorFiles, read_json
 from sharding.mesh import one_device
 from sharding.params import Placement
+
+WIDE = Products()
 
 
 def load(
@@ -31,6 +36,8 @@ def load(
     placement: Placement | None = None,
     layers: LayerForm = "stacked",
     max_length: int | None = None,
+    quantization: Recipe | None = None,
+    products: Products = WIDE,
     families: Sequence[Family] = FAMILIES,
 ) -> tuple[Model, ModelShape, Any]:
     """The model with its weights in `dtype`, the numbers that the engine needs, and the family's config.
@@ -38,22 +45,32 @@ def load(
     placement: where the weights go; without it, to the first device.
     max_length: tokens of the longest sequence that it will see; without it, all that the checkpoint was made for.
     A rope that depends on it is chosen by it (see rope.LongRope).
+    quantization: the weights to keep in fewer bits, which the checkpoint has in 16 or 32; products: how they multiply.
 
     Raises CheckpointError for what is missing, unexpected, malformed or not offered, before any weight is read;
-    ValueError for a dtype other than float32 and bfloat16.
+    ValueError for a dtype other than float32 and bfloat16; QuantizationError for weights that cannot be kept so.
     """
     _check_dtype(dtype)
     family, config = _parse(directory, families)
-    model = family.build(config, dtype, seed=None, layers=layers)
+    placement = placement or Placement(one_device(), kv_copies=1)
+
+    def shapes(form: LayerForm) -> Model:
+        built = family.build(config, dtype, seed=None, layers=form)
+        if quantization is not None:
+            quantize_model(built, quantization, products, placement.mesh)
+        return built
+
+    model, listed = shapes(layers), shapes("list")
     if max_length is not None:
         use_max_length(model, max_length)
-    assembly = Assembly(model)
-    listed = family.build(config, dtype, seed=None, layers="list")
-    placement = placement or Placement(one_device(), kv_copies=1)
+    staged = placement.mesh.shape["pipeline"] > 1
+    assembly = StagedAssembly(model, placement) if staged else Assembly(model)
 
     def fill(weights: HubWeights | ConvertedWeights) -> None:
         for part, leaves in parts_of(listed):
-            for leaf, array in zip(leaves, weights.read(part, leaves, placement), strict=True):
+            # What is outside the layers is read onto the first leaf's stage; the assembly hands on what is not at home.
+            home = assembly.placement(leaves[0].path) if isinstance(assembly, StagedAssembly) else placement
+            for leaf, array in zip(leaves, weights.read(part, leaves, home), strict=True):
                 assembly.put(leaf.path, array)
 
     if is_converted(directory):
@@ -94,11 +111,21 @@ def _check_dtype(dtype: Any) -> None:
 
 
 def abstract(
-    directory: Path, dtype: Any, *, layers: LayerForm = "stacked", families: Sequence[Family] = FAMILIES
+    directory: Path,
+    dtype: Any,
+    *,
+    layers: LayerForm = "stacked",
+    mesh: Mesh | None = None,
+    quantization: Recipe | None = None,
+    products: Products = WIDE,
+    families: Sequence[Family] = FAMILIES,
 ) -> tuple[Model, ModelShape, Any]:
-    """As `load`, from config.json alone: each leaf is a jax.ShapeDtypeStruct."""
+    """As `load`, from config.json alone: each leaf is a jax.ShapeDtypeStruct. The mesh may cut through groups."""
     family, config = _parse(directory, families)
-    return family.build(config, dtype, seed=None, layers=layers), family.shape(config), config
+    model = family.build(config, dtype, seed=None, layers=layers)
+    if quantization is not None:
+        quantize_model(model, quantization, products, mesh)
+    return model, family.shape(config), config
 
 
 def _parse(directory: Path, families: Sequence[Family]) -> tuple[Family, Any]:

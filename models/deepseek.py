@@ -183,9 +183,9 @@ class LatentQueries(nnx.Module):
 
     def __init__(self, init: WeightInit, d: int, h: int, sizes: LatentSizes) -> None:
         width = d if sizes.q is None else sizes.q
-        self.down = None if sizes.q is None else init.weight((d, sizes.q), ("model", None), fan_in=d)
+        self.down = None if sizes.q is None else init.weight((d, sizes.q), ("model", None), d, summed=(0,))
         self.norm = None if sizes.q is None else RMSNorm(init, sizes.q, LATENT_EPS, axis=None)
-        self.up = init.weight((width, h, sizes.n + sizes.r), (None, "heads", None), fan_in=width)
+        self.up = init.weight((width, h, sizes.n + sizes.r), (None, "heads", None), width, summed=(0,))
 
     def __call__(self, x: Array) -> Array:  # [T, D] -> [T, H, N + R]
         if self.down is not None and self.norm is not None:
@@ -196,9 +196,10 @@ class LatentQueries(nnx.Module):
 class LatentAttention(nnx.Module):
     def __init__(self, init: WeightInit, d: int, h: int, sizes: LatentSizes) -> None:
         self.queries = LatentQueries(init, d, h, sizes)
-        self.down = init.weight((d, sizes.z + sizes.r), ("model", None), fan_in=d)
+        self.down = init.weight((d, sizes.z + sizes.r), ("model", None), d, summed=(0,))
         self.norm = RMSNorm(init, sizes.z, LATENT_EPS, axis=None)
-        self.up = init.weight((h, sizes.n + sizes.w, sizes.z), ("heads", None, None), fan_in=sizes.z)  # keys, values
+        keys_values = (h, sizes.n + sizes.w, sizes.z)
+        self.up = init.weight(keys_values, ("heads", None, None), fan_in=sizes.z, summed=(2,))
         self.output = AttentionOutput(init, h, sizes.w, d, bias=False)
         self.options = AttentionOptions(scale=sizes.scale, value_dim=sizes.z)
         self.sizes = sizes

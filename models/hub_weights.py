@@ -14,6 +14,7 @@ from models.errors import CheckpointError
 from models.hub import Tensor, Tensors
 from models.leaves import Leaf, LeafPath, Meter, Progress
 from models.mxfp4 import UnpackedFiles
+from models.quantization_rounding import RoundedWeights
 from models.tensor_files import TensorFiles
 from sharding.params import Placement
 
@@ -29,6 +30,7 @@ class HubWeights:
         self._files = UnpackedFiles(files, packed) if packed else files
         self._meter = Meter(progress, _check(self._files, table))
         self._sources = _by_leaf(table)
+        self._rounded = RoundedWeights()
 
     def read(self, part: str, leaves: Iterable[Leaf], placement: Placement) -> Iterator[Array]:
         """The leaves on their devices, one after another."""
@@ -36,6 +38,9 @@ class HubWeights:
             yield placement.place(self.on_host(leaf), leaf.names)
 
     def on_host(self, leaf: Leaf) -> np.ndarray:
+        return self._in_full(leaf) if leaf.form is None else self._rounded.part(leaf, self._in_full)
+
+    def _in_full(self, leaf: Leaf) -> np.ndarray:
         values = _aligned(leaf.shape, leaf.dtype)
         for name, first, tensor in self._sources[leaf.path]:
             _read(self._files, name, first, tensor, values[tensor.part], self._meter)

@@ -15,6 +15,7 @@ from flax import nnx
 from jax import Array
 
 from models.interface import LayerForm
+from models.quantized_array import QuantizedArray
 
 Axes = tuple[str | None, ...]  # the logical name of each dimension
 
@@ -41,13 +42,17 @@ class WeightInit:
         self._stack = None
         return stacked
 
-    def weight(self, shape: tuple[int, ...], axes: Axes, fan_in: int) -> nnx.Param:
-        """Normal with standard deviation 1/sqrt(fan_in)."""
+    def weight(self, shape: tuple[int, ...], axes: Axes, fan_in: int, summed: tuple[int, ...] = ()) -> nnx.Param:
+        """Normal with standard deviation 1/sqrt(fan_in).
+
+        `summed` are the dimensions that products with this weight sum over, where it may be kept in fewer bits (see
+        quantization.py): such a weight is read as `weight[...]` and multiplied by `contract`.
+        """
 
         def draw(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
             return random.standard_normal(shape, np.float32) / np.float32(math.sqrt(fan_in))
 
-        return self._param(shape, axes, draw)
+        return self._param(shape, axes, draw, summed=summed)
 
     def ones(self, shape: tuple[int, ...], axes: Axes) -> nnx.Param:
         return self._param(shape, axes, lambda _, shape: np.ones(shape, np.float32))
@@ -62,20 +67,27 @@ class WeightInit:
         axes: Axes,
         draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray],
         dtype: Any = None,
+        summed: tuple[int, ...] = (),
     ) -> nnx.Param:
         dtype = self._dtype if dtype is None else jnp.dtype(dtype)
         if self._stack is not None:
             shape, axes = (self._stack, *shape), ("layers", *axes)
         if self._random is None:
-            return nnx.Param(jax.ShapeDtypeStruct(shape, dtype), axes=axes)
-        return nnx.Param(jax.device_put(draw(self._random, shape).astype(dtype)), axes=axes)
+            return nnx.Param(jax.ShapeDtypeStruct(shape, dtype), axes=axes, summed=summed)
+        return nnx.Param(jax.device_put(draw(self._random, shape).astype(dtype)), axes=axes, summed=summed)
 
 
-def contract(spec: str, x: Array, weight: Array) -> Array:
-    """An einsum of activations with a weight: summed in float32, returned in x's dtype.
+def contract(spec: str, x: Array, weight: Array | QuantizedArray) -> Array:
+    """An einsum of activations with a weight: summed in float32, returned in x's dtype. Every projection goes through
+    here.
 
     Without float32 sums XLA:CPU converts the whole bfloat16 weight to float32 first, and on every call.
     """
+    if isinstance(weight, QuantizedArray):
+        return weight.contract(spec, x)
+    if spec == "thc,hcd->td":
+        # Two contracted dimensions would make XLA:CPU transpose the weight on every call; one does not.
+        spec, x, weight = "ti,id->td", x.reshape(x.shape[0], -1), weight.reshape(-1, weight.shape[-1])
     return jnp.einsum(spec, x, weight, preferred_element_type=jnp.float32).astype(x.dtype)
 
 
@@ -133,7 +145,7 @@ class GroupedQKV(nnx.Module):
     """
 
     def __init__(self, init: WeightInit, d: int, k: int, g: int, c: int, *, bias: bool) -> None:
-        self.weight = init.weight((d, k, g + 2, c), ("model", "kv_heads", "queries_key_value", None), fan_in=d)
+        self.weight = init.weight((d, k, g + 2, c), ("model", "kv_heads", "queries_key_value", None), d, summed=(0,))
         self.bias = init.zeros((k, g + 2, c), ("kv_heads", "queries_key_value", None)) if bias else None
 
     def __call__(self, x: Array) -> tuple[Array, Array, Array]:  # [T, D] -> q [T, H, C], k [T, K, C], v [T, K, C]
@@ -148,13 +160,11 @@ class AttentionOutput(nnx.Module):
     """From the heads back to the model's width."""
 
     def __init__(self, init: WeightInit, h: int, c: int, d: int, *, bias: bool) -> None:
-        self.weight = init.weight((h, c, d), ("heads", None, "model"), fan_in=h * c)
+        self.weight = init.weight((h, c, d), ("heads", None, "model"), fan_in=h * c, summed=(0, 1))
         self.bias = init.zeros((d,), ("model",)) if bias else None
 
     def __call__(self, x: Array) -> Array:  # [T, H, C] -> [T, D]
-        # Two contracted dimensions would make XLA:CPU transpose the weight on every call; one does not.
-        weight = self.weight[...]
-        out = contract("ti,id->td", x.reshape(x.shape[0], -1), weight.reshape(-1, weight.shape[-1]))
+        out = contract("thc,hcd->td", x, self.weight[...])
         return out if self.bias is None else out + self.bias[...]
 
 
@@ -164,8 +174,8 @@ class GatedMLP(nnx.Module):
     def __init__(
         self, init: WeightInit, d: int, f: int, activation: Callable[[Array], Array], *, bias: bool = False
     ) -> None:
-        self.gate_up = init.weight((d, 2, f), ("model", None, "mlp"), fan_in=d)
-        self.down = init.weight((f, d), ("mlp", "model"), fan_in=f)
+        self.gate_up = init.weight((d, 2, f), ("model", None, "mlp"), fan_in=d, summed=(0,))
+        self.down = init.weight((f, d), ("mlp", "model"), fan_in=f, summed=(0,))
         self.gate_up_bias = init.zeros((2, f), (None, "mlp")) if bias else None
         self.down_bias = init.zeros((d,), ("model",)) if bias else None
         self.activation = activation

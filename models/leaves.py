@@ -11,6 +11,8 @@ from flax import nnx
 from jax import Array, lax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
+from models.quantized_array import WeightForm
+
 Progress = Callable[[int, int], None]  # (bytes done, bytes in all)
 LeafPath = tuple[Any, ...]  # in a model that holds its layers as a list: ("layers", 3, "qkv", "weight")
 
@@ -23,6 +25,13 @@ class Leaf:
     shape: tuple[int, ...]
     dtype: Any
     names: tuple[str | None, ...]  # the logical name of each dimension
+    form: WeightForm | None = None  # of the weight in fewer bits that this is a part of, by the last name of its path
+
+    @property
+    def weight(self) -> "Leaf":
+        """The weight that it is a part of, in full and in float32."""
+        assert self.form is not None
+        return Leaf(self.path[:-1], self.form.shape, jnp.dtype(jnp.float32), self.form.names)
 
 
 def parts_of(listed: Any) -> list[tuple[str, list[Leaf]]]:
@@ -30,7 +39,8 @@ def parts_of(listed: Any) -> list[tuple[str, list[Leaf]]]:
     parts: dict[str, list[Leaf]] = {}
     for path, variable in nnx.to_flat_state(nnx.state(listed)):
         value = variable.get_value()
-        leaf = Leaf(path, tuple(value.shape), value.dtype, variable.get_metadata("axes"))
+        names, form = variable.get_metadata("axes"), variable.get_metadata().get("form")
+        leaf = Leaf(path, tuple(value.shape), value.dtype, names, form)
         parts.setdefault(f"{path[0]}.{path[1]}" if in_layer(path) else "outside", []).append(leaf)
     return list(parts.items())
 

@@ -20,7 +20,8 @@ from jax import Array, lax
 from models.fields import Fields
 from models.hub import Places, Tensors
 from models.layers import WeightInit
-from pallas_kernels.grouped import ExpertWeights, GroupedMatmul
+from models.quantized_array import QuantizedArray
+from pallas_kernels.grouped import ExpertWeights, GroupedMatmul, QuantizedExperts
 from pallas_kernels.reference.grouped_matmul import grouped_matmul as reference_matmul
 
 LEAST_SUM = 1e-20  # of sigmoid scores, which may all underflow
@@ -198,8 +199,8 @@ class RoutedExperts(nnx.Module):
         self.router_bias = init.zeros((e,), (None,)) if router_bias else None
         # Its rounding would choose other experts.
         self.choice_bias = init.zeros((e,), (None,), jnp.float32) if choice_bias else None
-        self.gate_up = init.weight((e, 2, d, f), ("experts", None, "model", "expert_mlp"), fan_in=d)
-        self.down = init.weight((e, f, d), ("experts", "expert_mlp", "model"), fan_in=f)
+        self.gate_up = init.weight((e, 2, d, f), ("experts", None, "model", "expert_mlp"), fan_in=d, summed=(2,))
+        self.down = init.weight((e, f, d), ("experts", "expert_mlp", "model"), fan_in=f, summed=(1,))
         self.gate_up_bias = init.zeros((e, 2, f), ("experts", None, "expert_mlp")) if bias else None
         self.down_bias = init.zeros((e, d), ("experts", "model")) if bias else None
         self.rule = rule
@@ -232,11 +233,19 @@ class RoutedExperts(nnx.Module):
 
     def mlps(self) -> ExpertMLPs:
         return ExpertMLPs(
-            self.gate_up[...],
-            self.down[...],
+            expert_weights(self.gate_up[...]),
+            expert_weights(self.down[...]),
             None if self.gate_up_bias is None else self.gate_up_bias[...],
             None if self.down_bias is None else self.down_bias[...],
         )
+
+
+def expert_weights(weights: Array | QuantizedArray) -> ExpertWeights:
+    """As grouped matmuls take them."""
+    if not isinstance(weights, QuantizedArray):
+        return weights
+    whole_column = weights.form.group is None
+    return QuantizedExperts(weights.values, weights.scales[..., 0, :] if whole_column else weights.scales)
 
 
 def use_grouped_matmul(model: Any, matmul: GroupedMatmul) -> None:

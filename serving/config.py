@@ -30,6 +30,7 @@ from serving.web_names import ANY, host_and_port, host_name, is_loopback, is_uns
 
 Dtype = Literal["float32", "bfloat16"]
 Kernels = Literal["auto", "reference", "tpu", "gpu"]
+ExpertExchange = Literal["auto", "sum", "all-to-all"]
 Quantization = Literal["int8", "int4", "fp8"]
 Activations = Literal["int8", "fp8"]
 CacheDtype = Literal["int8", "fp8"]
@@ -61,6 +62,7 @@ class EngineConfig:
     prefix_caching: bool = True
     token_buckets: tuple[int, ...] = ()  # step sizes compiled; empty: derived from the budget
     kernels: Kernels = "auto"  # the bodies of attention and of experts; auto: those of the platform
+    expert_exchange: ExpertExchange = "auto"  # how devices join their routed experts; auto: with the fewest bytes sent
     cpu_threads: int | None = None  # XLA's, where the device is a CPU; None: one fewer than there are cores
     compilation_cache: Path | None = None  # None: ~/.cache/weft/compilation
     target_inter_token_ms: float | None = None  # prefill is cut so that steps with running streams stay under it

@@ -18,6 +18,7 @@ class Chip:
     bandwidth: float  # of that memory, bytes/s
     bfloat16: float  # operations/s
     eight_bit: float  # operations/s of the faster of int8 and fp8; where a chip has neither, bfloat16's
+    eight_bit_types: tuple[str, ...]  # int8, fp8: those that it multiplies as they are
     link: float  # bytes/s that one device sends to its neighbours in a collective over one mesh axis
     node: int  # devices that share such links; beyond it a collective crosses the network
 
@@ -37,6 +38,7 @@ _CHIPS = (
         bandwidth=3.35e12,
         bfloat16=989e12,
         eight_bit=1979e12,
+        eight_bit_types=("int8", "fp8"),
         link=450e9,
         node=8,
     ),
@@ -48,6 +50,7 @@ _CHIPS = (
         bandwidth=4.8e12,
         bfloat16=989e12,
         eight_bit=1979e12,
+        eight_bit_types=("int8", "fp8"),
         link=450e9,
         node=8,
     ),
@@ -60,6 +63,7 @@ _CHIPS = (
         bandwidth=0.819e12,
         bfloat16=197e12,
         eight_bit=394e12,
+        eight_bit_types=("int8",),
         link=90e9,
         node=256,
     ),
@@ -71,6 +75,7 @@ _CHIPS = (
         bandwidth=2.765e12,
         bfloat16=459e12,
         eight_bit=918e12,
+        eight_bit_types=("int8",),
         link=180e9,
         node=8960,
     ),
@@ -82,6 +87,7 @@ _CHIPS = (
         bandwidth=1.64e12,
         bfloat16=918e12,
         eight_bit=1836e12,
+        eight_bit_types=("int8",),
         link=180e9,
         node=256,
     ),

@@ -8,10 +8,13 @@ from typing import get_args
 from serving.commands.argument_types import count, listed, port
 from serving.commands.cluster_flags import add_cluster_flags, cluster_arguments, cluster_from
 from serving.config import (
+    Activations,
+    CacheDtype,
     Deployment,
     Dtype,
     EngineConfig,
     ModelConfig,
+    Quantization,
     ServerConfig,
     check_limits,
     load_deployment,
@@ -20,8 +23,8 @@ from serving.config import (
 from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
 
-_MODEL_FLAGS = ("checkpoint", "dtype", "chat_template")
-_ENGINE_FLAGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+_MODEL_FLAGS = ("checkpoint", "dtype", "quantization", "group_size", "activations", "chat_template")
+_ENGINE_FLAGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "cache_dtype")
 _SERVER_FLAGS = ("host", "port", "grpc_port", "allowed_hosts", "allowed_origins")
 _PROCESS_FLAGS = ("log_format",)
 _FOLDERS = (Path("configs/deployments"), Path(__file__).resolve().parents[2] / "configs" / "deployments")
@@ -37,6 +40,12 @@ def add_deployment_flags(parser: argparse.ArgumentParser, *, server: bool) -> No
     )
     group.add_argument("--served-model-name", metavar="NAME", help="the model id that clients send")
     group.add_argument("--dtype", choices=get_args(Dtype), help="of weights and computation")
+    group.add_argument("--quantization", choices=get_args(Quantization), help="round weights to this while loading")
+    group.add_argument("--group-size", type=count, metavar="N", help="rows that share a scale in int4 (128)")
+    group.add_argument("--activations", choices=get_args(Activations), help="multiply in 8 bits, where the chip can")
+    group.add_argument(
+        *("--cache-dtype", "--kv-cache-dtype"), dest="cache_dtype", choices=get_args(CacheDtype), help="of pages"
+    )
     group.add_argument("--chat-template", type=Path, metavar="FILE", help="instead of the checkpoint's own")
     group.add_argument("--max-model-len", type=count, metavar="N", help="tokens, prompt and output together")
     group.add_argument("--max-num-seqs", type=count, metavar="N", help="streams that run at once")

@@ -15,14 +15,17 @@ from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import LayerForm
 from models.moe import use_grouped_matmul
+from models.split_experts import split_experts
+from models.quantization import QuantizationError
 from pallas_kernels.dispatch import tuned_attention_body, tuned_grouped_matmul_body
 from pallas_kernels.tuning import load_table
 from serving.config import Deployment, EngineConfig
 from serving.engine.executor import Executor
 from serving.engine.kernels import body_for, checked_matmul
-from serving.engine.limits import ExecutorLimits
+from serving.engine.limits import ExecutorLimits, of_a_shard
 from serving.engine.memory import bytes_for_pages, free_memory
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
+from serving.engine.reduced_precision import page_dtype, products_of, recipe_of
 from serving.errors import CheckpointError, ConfigError
 from sharding.chips import chip_of
 from sharding.mesh import MeshError, make_mesh
@@ -46,26 +49,31 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
     layers: LayerForm = "list" if on_cpu else "stacked"
     try:
         mesh = make_mesh(dataclasses.asdict(deployment.mesh))
-        planned, shape, _ = checkpoints.abstract(deployment.model.checkpoint, dtype, layers=layers)
+        chip = chip_of(jax.devices()[0].device_kind)
+        products = products_of(deployment.model, chip, on_cpu=on_cpu, devices=mesh.devices.size)
+        kept = {"layers": layers, "quantization": recipe_of(deployment.model), "products": products}
+        planned, shape, _ = checkpoints.abstract(deployment.model.checkpoint, dtype, mesh=mesh, **kept)
         placement = placement_of(mesh, shape.num_heads, shape.num_kv_heads)
         placement.abstract(nnx.state(planned))  # refuses what cannot be split, before any weight is read
         model, shape, _ = checkpoints.load(
             deployment.model.checkpoint,
             dtype,
-            layers=layers,
+            **kept,
             max_length=max_model_len,
             placement=placement,
             progress=lambda done, total: report("loading weights", done, total),
         )
     except MeshError as error:
         raise ConfigError(f"mesh: {error}", param="mesh") from error
+    except QuantizationError as error:
+        raise ConfigError(f"quantization: {error}", param="quantization") from error
     except ModelCheckpointError as error:
         raise CheckpointError(str(error)) from error
     if on_cpu:
         keep_freed_memory()
     # XLA's CPU scatter takes a bfloat16 pool through float32, all of it, at every step: pages stay float32 there.
-    cache_dtype = jnp.dtype("float32") if on_cpu else dtype
-    engine = deployment.engine
+    engine = of_a_shard(deployment.engine, mesh.shape["data"])
+    cache_dtype = jnp.dtype(page_dtype(engine.cache_dtype, "float32" if on_cpu else dtype.name))
     limits = ExecutorLimits(
         max_num_seqs=engine.max_num_seqs,
         max_model_len=max_model_len,
@@ -73,12 +81,13 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
         num_pages=1,
         # One row of a bfloat16 product is ten times slower on a CPU than eight.
         token_buckets=token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1),
+        shards=mesh.shape["data"],
     )
     name = body_for(engine.kernels, jax.default_backend())
-    chip = chip_of(jax.devices()[0].device_kind)
     table = load_table("unknown" if chip is None else chip.name)
     body = tuned_attention_body(name, table)
     use_grouped_matmul(model, checked_matmul(tuned_grouped_matmul_body(name, table)))
+    split_experts(model, mesh, engine.expert_exchange)
     page = pool_on_mesh(body, pool_spec(shape, limits, cache_dtype, mesh), mesh)
     room = engine.cache_bytes
     if room is None and not engine.num_pages:
@@ -93,6 +102,7 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
         cache_dtype,
         progress=lambda done, total: report("compiling programs", done, total),
         mesh=mesh,
+        expert_exchange=engine.expert_exchange,
     )
 
 
