@@ -22,6 +22,7 @@ from serving.api.stream_routes import stream_routes
 from serving.api.stream_slots import StreamSlots
 from serving.api.text_routes import text_routes
 from serving.api.token_routes import model_routes, token_routes
+from serving.api.websocket import socket_routes
 from serving.config import ServerConfig
 from serving.engine.client import Engine
 from serving.gateway.gateway import Gateway
@@ -69,6 +70,7 @@ def build_app(
         routes=[
             *text_routes(service, max_body_bytes),
             *stream_routes(service),
+            *socket_routes(service, server.max_streams),
             *token_routes(service, max_body_bytes),
             *model_routes(service),
             *health_routes(service),
@@ -80,6 +82,7 @@ def build_app(
     )
     app.router.redirect_slashes = False
     app.state.service = service
+    app.state.max_body_bytes = max_body_bytes
     return app
 
 

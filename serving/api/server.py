@@ -8,12 +8,17 @@ from typing import Protocol, cast
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.lifespan.off import LifespanOff
+from uvicorn.lifespan.on import LifespanOn
 
 from serving.api.bounded_protocol import BoundedHttpProtocol
 from serving.api.service import Service
+from serving.api.socket_protocol import DrainingSocketProtocol
 
 KEEP_ALIVE_SECONDS = 75
 DRAIN_SECONDS = 30
+PING_SECONDS = 20.0
+SOCKET_ENVELOPE_BYTES = 1024  # around a body
 
 
 class Listener(Protocol):
@@ -45,7 +50,22 @@ class ApiServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         patience = self.config.timeout_graceful_shutdown or 0
-        await asyncio.gather(super().shutdown(sockets), *(listener.stop(patience) for listener in self._beside))
+        stopping = asyncio.gather(*(listener.stop(patience) for listener in self._beside))
+        self.lifespan = cast(LifespanOn, _LifespanAfter(stopping, self.lifespan))
+        await super().shutdown(sockets)
+        await stopping
+
+
+class _LifespanAfter:
+    """What all listeners use ends after the last of them."""
+
+    def __init__(self, stopping: asyncio.Future[list[None]], lifespan: LifespanOff | LifespanOn) -> None:
+        self._stopping = stopping
+        self._lifespan = lifespan
+
+    async def shutdown(self) -> None:
+        await self._stopping
+        await self._lifespan.shutdown()
 
 
 def api_server(
@@ -63,7 +83,11 @@ def api_server(
     config = uvicorn.Config(
         app,
         http=cast(type[asyncio.Protocol], protocol),  # uvicorn only calls it
-        ws="none",
+        ws=DrainingSocketProtocol,
+        ws_max_size=app.state.max_body_bytes + SOCKET_ENVELOPE_BYTES,
+        ws_ping_interval=PING_SECONDS,  # finds who has vanished
+        ws_ping_timeout=PING_SECONDS,
+        ws_per_message_deflate=False,  # a few bytes could become very many
         lifespan="off",
         log_config=None,
         access_log=False,  # the application writes its own, without paths
