@@ -15,6 +15,8 @@ _COMMANDS = {
     "generate": "run a file of prompts, without a server",
     "bench": "measure a server or an engine",
     "convert": "write a checkpoint in weft's own layout",
+    "keys": "create, list, rotate and revoke API keys",
+    "usage": "what was used, by whom",
     "plan": "compile for a machine that is not at hand: does it fit, how fast can it be",
 }
 _PROCESSES = ("engine", "api", "follow")  # what `serve` and `follower` start; not listed in the help

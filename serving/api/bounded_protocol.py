@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from serving.api.service import new_id
 from serving.api.sse import ABORT_EXTENSION
+from serving.api.tls import PEER_EXTENSION, common_name
 from serving.observability.logs import log_event
 from serving.observability.metrics import Metrics
 
@@ -57,7 +58,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_headers = True
         self._header_bytes = 0
         self._field_bytes = 0
-        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort}  # type: ignore[typeddict-item]
+        certificate = common_name(self.transport.get_extra_info("peercert"))
+        self.scope["extensions"] = {ABORT_EXTENSION: self.transport.abort, PEER_EXTENSION: certificate}  # type: ignore[typeddict-item]
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))

@@ -1,10 +1,11 @@
 """Every failure in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import EngineUnavailableError, PayloadTooLargeError, RequestError, WeftError
@@ -45,6 +46,12 @@ def error_reply(error: WeftError) -> Response:
 def stopping() -> WeftError:
     """For a request that is cancelled from outside: only a server that stops does that."""
     return EngineUnavailableError("the server is stopping; ask again", code="server_stopping")
+
+
+async def pass_on(_: Request, error: Exception) -> NoReturn:
+    """An application's handler of HTTPException: to `Front`, which answers every failure in one shape; Starlette would
+    answer this kind itself."""
+    raise error
 
 
 def http_error_reply(error: HTTPException) -> Response:

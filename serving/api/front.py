@@ -22,16 +22,13 @@ from serving.api.error_reply import error_code, error_reply, http_error_code, ht
 from serving.api.gate import PROBED_PATHS, Admission, Gate
 from serving.api.service import new_id
 from serving.api.sse import LEFT
+from serving.api.tls import PEER_EXTENSION
 from serving.errors import AuthenticationError, EngineError, WeftError
 from serving.gateway.gateway import Gateway
 from serving.gateway.principal import Credentials, Principal
 from serving.gateway.principal import Scope as Grant
 from serving.observability.logs import log_event, log_failure
 from serving.observability.metrics import Metrics
-
-PEER_EXTENSION = (
-    "weft.certificate"  # in a scope's extensions: the common name of a client certificate that TLS verified
-)
 
 _ECHOED = re.compile(r"[!-~]{1,64}")
 _QUIET_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")

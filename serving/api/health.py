@@ -9,23 +9,26 @@ from starlette.routing import Route
 
 from serving.api.service import Service
 from serving.engine.client import EngineStats
-from serving.errors import EngineUnavailableError, WeftError
+from serving.errors import EngineUnavailableError, OverloadedError, WeftError
+from serving.gateway.gateway import DRAIN_RETRY_SECONDS
 from serving.observability.metrics import CONTENT_TYPE
 
 ENGINE_ANSWER_SECONDS = 2.0
 
 
-def health_routes(service: Service) -> list[Route]:
+def health_routes(service: Service, *, metrics: bool = True) -> list[Route]:
     async def live(_: Request) -> Response:
         return JSONResponse({"status": "live"})
 
     async def ready(_: Request) -> Response:
+        if service.gateway.is_draining:
+            raise OverloadedError("the server is draining", retry_after=DRAIN_RETRY_SECONDS, code="server_draining")
         stats = await ask_engine(service)
         if not stats.ready:
             raise EngineUnavailableError("the engine is not ready yet", code="engine_not_ready")
         return JSONResponse({"status": "ready"})
 
-    async def metrics(_: Request) -> Response:
+    async def exposition(_: Request) -> Response:
         try:
             snapshot = asdict(await ask_engine(service))
         except WeftError:  # away, or of another version: what this process counted is still true
@@ -36,7 +39,7 @@ def health_routes(service: Service) -> list[Route]:
         Route("/health/live", live, methods=["GET"]),
         Route("/health/ready", ready, methods=["GET"]),
         Route("/health", ready, methods=["GET"]),
-        Route("/metrics", metrics, methods=["GET"]),
+        *([Route("/metrics", exposition, methods=["GET"])] if metrics else []),
     ]
 
 

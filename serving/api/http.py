@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NoReturn
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
 
+from serving.api.error_reply import pass_on
 from serving.api.front import Front
 from serving.api.gate import Gate
 from serving.api.health import health_routes
@@ -73,11 +72,11 @@ def build_app(
             *socket_routes(service, server.max_streams),
             *token_routes(service, max_body_bytes),
             *model_routes(service),
-            *health_routes(service),
+            *health_routes(service, metrics=not gateway.access.admin.only_metrics_here),
             *page_routes(),
         ],
         middleware=[Middleware(Front, metrics=metrics, gate=Gate(server), gateway=gateway)],
-        exception_handlers={HTTPException: _pass_on},
+        exception_handlers={HTTPException: pass_on},
         lifespan=partial(_lifespan, service),
     )
     app.router.redirect_slashes = False
@@ -97,8 +96,4 @@ async def _lifespan(service: Service, _: Starlette) -> AsyncIterator[None]:
         await asyncio.gather(keeping, return_exceptions=True)
         await service.durable.hand_over()
         await service.durable.close()
-
-
-async def _pass_on(_: Request, error: Exception) -> NoReturn:
-    """To `Front`, which answers every failure in one shape; Starlette would answer this kind itself."""
-    raise error
+        await service.gateway.close()

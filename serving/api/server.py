@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import FrameType
 from typing import Protocol, cast
 
 import uvicorn
@@ -11,12 +12,16 @@ from starlette.applications import Starlette
 from uvicorn.lifespan.off import LifespanOff
 from uvicorn.lifespan.on import LifespanOn
 
+from serving.access import TlsConfig
 from serving.api.bounded_protocol import BoundedHttpProtocol
+from serving.api.drain import Drain
 from serving.api.service import Service
 from serving.api.socket_protocol import DrainingSocketProtocol
+from serving.api.tls import tls_options
 
 KEEP_ALIVE_SECONDS = 75
-DRAIN_SECONDS = 30
+DRAIN_SECONDS = 30.0
+FLUSH_SECONDS = 1  # for the last event of each stream, after the drain
 PING_SECONDS = 20.0
 SOCKET_ENVELOPE_BYTES = 1024  # around a body
 
@@ -32,16 +37,50 @@ class Listener(Protocol):
 
 
 class ApiServer(uvicorn.Server):
-    """uvicorn's server and the listeners beside it: they begin together and drain together."""
+    """uvicorn's server and the listeners beside it: they begin together and drain together. The first SIGTERM or
+    SIGINT drains, a second one ends it at once."""
 
     def __init__(
-        self, config: uvicorn.Config, beside: Sequence[Listener] = (), on_start: Callable[[], None] | None = None
+        self,
+        config: uvicorn.Config,
+        drain: Drain,
+        beside: Sequence[Listener] = (),
+        on_start: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
+        self._drain = drain
         self._beside = beside
         self._on_start = on_start
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Future[list[None]] | None = None  # the listeners beside it
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._loop is None or self._drain.begun:  # not yet serving, or asked twice
+            self.should_exit = self.force_exit = True
+            return
+        self._drain.begun = True
+        self._loop.call_soon_threadsafe(self.drain)
+
+    def drain(self) -> None:
+        """Begins the end. It goes on listening meanwhile, so that it can say no."""
+        self._draining = asyncio.get_running_loop().create_task(self._drain_and_exit())
+
+    async def _drain_and_exit(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.shutdown()  # closes it where it is idle, else after its answer
+        stopping = self._stop_beside(self._drain.seconds)
+        await self._drain.run(lambda: not self.server_state.tasks and stopping.done())
+        self.config.timeout_graceful_shutdown = FLUSH_SECONDS
+        self.should_exit = True
+
+    def _stop_beside(self, patience: float) -> asyncio.Future[list[None]]:
+        if self._stopping is None:
+            self._stopping = asyncio.gather(*(listener.stop(patience) for listener in self._beside))
+        return self._stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         for listener in self._beside:
             await listener.start()
         await super().startup(sockets)
@@ -50,7 +89,7 @@ class ApiServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         patience = self.config.timeout_graceful_shutdown or 0
-        stopping = asyncio.gather(*(listener.stop(patience) for listener in self._beside))
+        stopping = self._stop_beside(patience)
         self.lifespan = cast(LifespanOn, _LifespanAfter(stopping, self.lifespan))
         await super().shutdown(sockets)
         await stopping
@@ -71,29 +110,32 @@ class _LifespanAfter:
 def api_server(
     app: Starlette,
     *,
-    drain_seconds: int = DRAIN_SECONDS,
+    drain_seconds: float = DRAIN_SECONDS,
+    tls: TlsConfig | None = None,
     beside: Sequence[Listener] = (),
     on_start: Callable[[], None] | None = None,
 ) -> ApiServer:
-    """A server of `build_app`'s application, to `run(sockets=...)` on sockets that listen. SIGTERM and SIGINT stop it:
-    it takes no new connection, and streams that are open get `drain_seconds` to end. `on_start` is called once all of
+    """A server of `build_app`'s application, to `run(sockets=...)` on sockets that listen. SIGTERM and SIGINT drain
+    it: nobody new is admitted, and streams that are open get `drain_seconds` to end. `on_start` is called once all of
     it listens."""
     service: Service = app.state.service
     protocol = partial(BoundedHttpProtocol, metrics=service.metrics)
+    drain = Drain(service, drain_seconds)
     config = uvicorn.Config(
-        app,
+        drain.closing(app),
         http=cast(type[asyncio.Protocol], protocol),  # uvicorn only calls it
         ws=DrainingSocketProtocol,
         ws_max_size=app.state.max_body_bytes + SOCKET_ENVELOPE_BYTES,
         ws_ping_interval=PING_SECONDS,  # finds who has vanished
         ws_ping_timeout=PING_SECONDS,
         ws_per_message_deflate=False,  # a few bytes could become very many
-        lifespan="off",
+        lifespan="on",
         log_config=None,
         access_log=False,  # the application writes its own, without paths
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=drain_seconds,
+        timeout_graceful_shutdown=round(drain_seconds),
+        **tls_options(tls),
     )
-    return ApiServer(config, beside, on_start)
+    return ApiServer(config, drain, beside, on_start)

@@ -1,5 +1,6 @@
 """A server for one command: started on a free port, and stopped with it."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import httpx
 from rich.console import Console
 
 from serving.commands.api import url_of
+from serving.commands.api_key_flag import API_KEY_VARIABLE
 from serving.errors import EngineUnavailableError, SetupError
 
 _STOP_SECONDS = 15.0
@@ -33,7 +35,11 @@ def own_server(
     command = [*program, *deployment_arguments, f"--port={port}"]
     with tempfile.TemporaryFile() as log:
         # A session of its own: Ctrl-C stops an answer, not the server.
-        server = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        # It is for this command alone, which is asked for no key.
+        environment = {name: value for name, value in os.environ.items() if name != API_KEY_VARIABLE}
+        server = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
+        )
         try:
             with console.status("starting the server"):
                 url = url_of(host, port)

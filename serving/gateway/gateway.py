@@ -24,6 +24,7 @@ from serving.gateway.ask import Ask
 from serving.gateway.gateway_metrics import GatewayMetrics
 from serving.gateway.guard import GuardedEngine
 from serving.gateway.identity import Identity
+from serving.gateway.key_store import KeyStore
 from serving.gateway.ladder import Rung
 from serving.gateway.lease import Lease, QueueNotice
 from serving.gateway.ledger import Ledger, UsageRow
@@ -59,6 +60,7 @@ class Gateway:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         access = access or AccessConfig()
+        self.access = access
         self.ledger = ledger
         self._metrics = metrics or GatewayMetrics()
         self._identity = identity or Identity(access)
@@ -86,6 +88,10 @@ class Gateway:
     def is_open(self) -> bool:
         """Nobody has to say who they are."""
         return self._identity.is_open
+
+    @property
+    def keys(self) -> KeyStore | None:
+        return self._identity.keys
 
     @property
     def rung(self) -> Rung:
@@ -180,13 +186,12 @@ class Gateway:
 
     async def _reserve(self, principal: Principal, ask: Ask, cap: int | None) -> Verdict | None:
         limits = principal.limits
-        if not is_limited(limits):
+        if ask.continues or not is_limited(limits):  # what was reserved for it first still counts
             return None
         demand = Demand(
             tenant=principal.tenant,
             limits=limits,
             lease_id=secrets.token_hex(8),
-            requests=0 if ask.continues else 1,
             tokens=reserved_tokens(principal, ask, cap),
         )
         verdict = await self._store.reserve(demand)

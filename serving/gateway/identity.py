@@ -34,9 +34,9 @@ class Identity:
         tokens: TokenVerifier | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
+        self.keys = keys
         self._access = access
         self._single = None if api_key is None else hash_secret(api_key)
-        self._keys = keys
         self._tokens = tokens
         self._now = now
         self.is_open = not must_authenticate(access, api_key)
@@ -57,9 +57,9 @@ class Identity:
     async def _by_secret(self, secret: str) -> Principal:
         if self._single is not None and same_hash(hash_secret(secret), self._single):
             return self._of_tenant(SINGLE_TENANT, SINGLE_KEY, frozenset(Scope))
-        if self._keys is not None and (key := parse_key(secret)) is not None:
+        if self.keys is not None and (key := parse_key(secret)) is not None:
             try:
-                record = self._keys.verify(key)
+                record = self.keys.verify(key)
             except sqlite3.Error as error:
                 log_failure(logger, "keys cannot be read", error)
                 raise OverloadedError(

@@ -7,10 +7,12 @@ up, and counted.
 """
 
 import logging
+import math
 import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -34,6 +36,7 @@ CREATE TABLE IF NOT EXISTS usage (
     complete INTEGER NOT NULL
 ) STRICT
 """
+_WHERE = "WHERE time >= ? AND time < ? AND (? IS NULL OR tenant = ?)"
 _INDEX = "CREATE INDEX IF NOT EXISTS usage_by_time ON usage (time)"
 
 logger = logging.getLogger(__name__)
@@ -71,7 +74,7 @@ class Ledger:
     ) -> None:
         """Raises ConfigError where the file is no such database."""
         open_ledger(path).close()
-        self._path = path
+        self.path = path
         self._on_failure = on_failure
         self._on_drop = on_drop
         self._pending: deque[UsageRow] = deque()
@@ -112,12 +115,8 @@ class Ledger:
             return
         try:
             # A file that was moved away, by a rotation, is made anew.
-            database = open_ledger(self._path)
-            try:
-                with database:
-                    database.executemany(_INSERT, [astuple(row) for row in rows])
-            finally:
-                database.close()
+            with closing(open_ledger(self.path)) as database, database:
+                database.executemany(_INSERT, [astuple(row) for row in rows])
         except (sqlite3.Error, ConfigError) as error:
             with self._changing:
                 self._pending.extendleft(reversed(rows))
@@ -149,20 +148,41 @@ def open_ledger(path: Path) -> sqlite3.Connection:
     return database
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSum:
+    tenant: str
+    key_id: str
+    model: str
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    device_seconds: float
+
+
+def sum_usage(
+    path: Path, *, since: float | None = None, until: float | None = None, tenant: str | None = None
+) -> list[UsageSum]:
+    """By tenant, key and model. Raises ConfigError."""
+    groups, sums = "tenant, key_id, model", [f"sum({name})" for name in COLUMNS[4:8]]
+    with closing(open_ledger(path)) as database:
+        query = f"SELECT {groups}, count(*), {', '.join(sums)} FROM usage {_WHERE} GROUP BY {groups} ORDER BY {groups}"
+        names = [spec.name for spec in fields(UsageSum)]
+        rows = database.execute(query, _bounds(since, until, tenant))
+        return [UsageSum(**dict(zip(names, values, strict=True))) for values in rows]
+
+
 def read_usage(
     path: Path, *, since: float | None = None, until: float | None = None, tenant: str | None = None
 ) -> Iterator[UsageRow]:
     """Rows in the order of their time, `since` included and `until` not. Raises ConfigError."""
-    database = open_ledger(path)
-    try:
-        query = (
-            f"SELECT {', '.join(COLUMNS)} FROM usage WHERE time >= ? AND time < ? AND (? IS NULL OR tenant = ?) "
-            "ORDER BY time"
-        )
-        low = float("-inf") if since is None else since
-        high = float("inf") if until is None else until
-        for values in database.execute(query, (low, high, tenant, tenant)):
+    with closing(open_ledger(path)) as database:
+        query = f"SELECT {', '.join(COLUMNS)} FROM usage {_WHERE} ORDER BY time"
+        for values in database.execute(query, _bounds(since, until, tenant)):
             row = dict(zip(COLUMNS, values, strict=True))
             yield UsageRow(**{**row, "complete": bool(row["complete"])})
-    finally:
-        database.close()
+
+
+def _bounds(since: float | None, until: float | None, tenant: str | None) -> tuple[object, ...]:
+    low, high = -math.inf if since is None else since, math.inf if until is None else until
+    return low, high, tenant, tenant

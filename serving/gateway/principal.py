@@ -49,7 +49,7 @@ class Principal:
 
     def require(self, scope: Scope) -> None:
         """Raises ForbiddenError."""
-        if scope not in self.scopes:
+        if scope not in self.scopes and not (scope is Scope.USAGE and Scope.ADMIN in self.scopes):
             raise ForbiddenError(f"this key has no scope {scope.value}", code="scope_missing")
 
 
