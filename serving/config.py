@@ -37,6 +37,8 @@ CacheDtype = Literal["int8", "fp8"]
 StreamLog = Literal["memory", "sqlite", "redis"]
 LogFailure = Literal["continue", "refuse"]
 
+DRAIN_SECONDS = 30.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -79,7 +81,7 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = ()  # of pages that may call the API from a browser, beside its own
     max_body_bytes: int | None = None  # None: by the model's window
     max_streams: int = 512  # open generations per API process
-    drain_seconds: float = 30.0  # on SIGTERM, how long open streams may go on
+    drain_seconds: float = DRAIN_SECONDS  # on SIGTERM, how long open streams may go on
     tls: TlsConfig | None = None  # None: plain HTTP
 
 

@@ -9,12 +9,11 @@ import sys
 from collections.abc import Callable
 
 from serving.child_process import ChildProcess
-from serving.commands.api import DRAIN_SECONDS
 from serving.commands.argument_types import count, seconds
 from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
 from serving.commands.serve_report import report_of
 from serving.commands.supervised import until_stopped
-from serving.config import Deployment
+from serving.config import DRAIN_SECONDS, Deployment
 from serving.engine.cluster import cluster_token
 from serving.errors import ConfigError
 from serving.lifeline import Status

@@ -89,6 +89,7 @@ class DurableGenerations:
         self._lives: dict[str, LiveGeneration] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer = CarefulWriter(log, refuse=self._policy.refuse_without_log, count=count)
+        self._retired = False
         self._parting = False
 
     @property
@@ -176,7 +177,7 @@ class DurableGenerations:
         try:
             for stream_id, signals in (await self._log.signals()).items():
                 self._heed(stream_id, signals.cancelled, signals.reads)
-            if not self._parting:
+            if not self._retired:
                 for stream_id in await self._log.claim():
                     await self._take_up(stream_id)
             for live in [live for live in self._lives.values() if live.undurable is not None]:
@@ -187,10 +188,14 @@ class DurableGenerations:
         else:
             self._writer.note_success()
 
+    def retire(self) -> None:
+        """Takes up nothing more that others left; what runs goes on."""
+        self._retired = True
+
     async def hand_over(self) -> None:
         """Leaves what runs to other processes where they can see the log; else it ends as a server that stops ends
         it. Nothing can be started afterwards."""
-        self._parting = True
+        self._retired = self._parting = True
         lives = [live for live in self._lives.values() if not live.ended and live.undurable is None]
         if self._log.shared:
             for live in lives:
