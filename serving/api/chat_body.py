@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from serving.api.sampling_body import REFUSED_SAMPLING, SamplingBody
+from serving.api.sampling_body import REFUSED_SAMPLING, SCHEDULING_WORDS, SamplingBody
 from serving.api.typed_body import Refusal
 from serving.errors import RequestError, UnsupportedError
 
@@ -116,7 +116,7 @@ CHAT_WORDS = {
 
 class ChatBody(SamplingBody, kw_only=True):
     refused: ClassVar = REFUSED_CHAT
-    words: ClassVar = CHAT_WORDS
+    words: ClassVar = CHAT_WORDS | SCHEDULING_WORDS
 
     messages: Messages
     logprobs: bool | None = None

@@ -153,4 +153,6 @@ def text_request(body: ChatBody, request_id: str) -> TextRequest:
             prompt_logprobs=body.prompt_logprobs,
         ),
         cache_salt=body.cache_salt or "",
+        priority=body.priority,
+        deadline_seconds=body.timeout_seconds,
     )

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, cast
 
 import msgspec
 
-from serving.api.sampling_body import REFUSED_SAMPLING, SamplingBody
+from serving.api.sampling_body import REFUSED_SAMPLING, SCHEDULING_WORDS, SamplingBody
 from serving.api.strict_json import json_type
 from serving.api.typed_body import Refusal
 from serving.errors import RequestError, UnsupportedError
@@ -23,6 +23,8 @@ class CompletionBody(SamplingBody, kw_only=True):
         "max_completion_tokens": Refusal("here it is max_tokens"),
         "tools": Refusal("tools go to /v1/chat/completions"),
     }
+
+    words: ClassVar = SCHEDULING_WORDS
 
     prompt: str | Annotated[list[int | str | list[int]], msgspec.Meta(min_length=1)]
     logprobs: int | None = None

@@ -175,6 +175,8 @@ def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextR
             default_max_tokens=DEFAULT_MAX_TOKENS,
         ),
         cache_salt=body.cache_salt or "",
+        priority=body.priority,
+        deadline_seconds=body.timeout_seconds,
     )
 
 

@@ -94,7 +94,8 @@ class Generation:
             for request in self._requests:
                 self.prepared.append(await service.generator.prepare(request))
                 service.metrics.prompt_tokens.observe(self.prepared[-1].prompt_tokens)
-            ask = Ask.of(self.prepared, model=service.card.name, stream=self._stream)
+            wish = self._requests[0].priority
+            ask = Ask.of(self.prepared, model=service.card.name, stream=self._stream, priority=wish)
             async with service.gateway.admit(principal, ask) as self.lease:
                 self._caller.reply_fields.update(self.lease.metadata)
                 yield

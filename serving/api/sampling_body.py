@@ -5,10 +5,12 @@ from typing import Annotated, Any
 import msgspec
 
 from serving.api.typed_body import Body, Refusal
+from serving.engine.request import Priority
 from serving.errors import RequestError, UnsupportedError
 from serving.generation.request import GenerationOptions
 
 MAX_SALT_CHARS = 1024
+MAX_TIMEOUT_SECONDS = 86400
 
 REFUSED_SAMPLING = {
     "best_of": Refusal("every choice is returned, so use n", (1,)),
@@ -23,7 +25,6 @@ REFUSED_SAMPLING = {
     "logits_processors": Refusal("no client code runs in the server", ([],)),
     "lora_request": Refusal("adapters are chosen by model"),
     "prompt_embeds": Refusal("prompts are text or token ids"),
-    "priority": Refusal("streams are served in the order of their arrival", (0,)),
     "request_id": Refusal("the server makes the id; send X-Request-Id to have your own echoed"),
     "return_tokens_as_token_ids": Refusal("use return_token_ids", (False,)),
     "service_tier": Refusal("there is one tier", ("auto", "default")),
@@ -33,6 +34,9 @@ REFUSED_SAMPLING = {
     "use_beam_search": Refusal("there is no beam search", (False,)),
     "vllm_xargs": Refusal("there are no extensions"),
 }
+
+
+SCHEDULING_WORDS = {"priority": tuple(priority.value for priority in Priority)}
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +83,9 @@ class SamplingBody(Body, kw_only=True):
     return_token_ids: bool | None = None
     response_format: dict[str, Any] | None = None
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
+
+    priority: Priority | None = None  # None: the key's
+    timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT_SECONDS)] | None = None
 
     user: str | None = None
     metadata: dict[str, str] | None = None

@@ -99,11 +99,13 @@ def _refuse_value(text: str, table: dict[str, Any], kind: type[Body]) -> NoRetur
     if what.startswith("Object contains unknown field") and named:
         param = join_path(path, named[1])
         raise RequestError(f"{param} is not a known field", param=param, code="unknown_parameter")
-    if expected := _EXPECTED.match(what):
-        right = f"must be {_alternatives(expected['kinds'])}{_bound(expected['bound'])}"
-    else:
-        words = kind.words[re.sub(r"\[\d+\]", "[]", path)]
+    words = kind.words.get(re.sub(r"\[\d+\]", "[]", path))
+    if words is not None:
         right = f"must be {' or '.join(map(shown, words))}"
+    else:
+        expected = _EXPECTED.match(what)
+        assert expected is not None, what
+        right = f"must be {_alternatives(expected['kinds'])}{_bound(expected['bound'])}"
     if "`key` in" in text or full.endswith("[...]"):
         member = "key" if "`key` in" in text else "value"
         raise RequestError(f"{path}: each {member} {right}", param=path, code="invalid_value")

@@ -29,7 +29,6 @@ from serving.engine.intake import refuse_malformed, refuse_unfitting, refuse_unp
 from serving.engine.plan import Range, StepPlan, StepResult
 from serving.engine.policies.aging import Aging
 from serving.engine.policies.deadline import Deadlines
-from serving.engine.policies.fairness import Account
 from serving.engine.policies.order import RANKS
 from serving.engine.prefix_pins import PinnedPrefix, PrefixPins
 from serving.engine.prefix_sharing import PrefixSharing
@@ -231,7 +230,7 @@ class Scheduler:
             self._end_at_deadline(sequence)
         if now - self._tenants_counted_at >= _TENANTS_EVERY:
             self._tenants_counted_at = now
-            self._tenant_service = _most_served(self._roster.waiting.accounts())
+            self._tenant_service = most_served((a.tenant, a.charged) for a in self._roster.waiting.accounts())
         return self._issue(draft)
 
     def take_ended(self) -> list[TokenEvent]:
@@ -322,9 +321,9 @@ class Scheduler:
         self._ended.append(sequence.event(reason=FinishReason.DEADLINE))
 
 
-def _most_served(accounts: Iterable[Account]) -> tuple[tuple[str, float], ...]:
-    """Service by tenant, over all classes, of the few who got most."""
-    service: Counter[str] = Counter()
-    for account in accounts:
-        service[account.tenant] += account.charged
-    return tuple(nlargest(MOST_TENANTS_SHOWN, service.items(), key=lambda entry: entry[1]))
+def most_served(service: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """Tenants and their service, over all classes, of the few who got most."""
+    total: Counter[str] = Counter()
+    for tenant, amount in service:
+        total[tenant] += amount
+    return tuple(nlargest(MOST_TENANTS_SHOWN, total.items(), key=lambda entry: entry[1]))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from serving.engine.client import Engine
 from serving.engine.continuation import continued, end_reached, without_first_facts
-from serving.engine.request import MAX_EOS_TOKEN_IDS, MAX_SEED, GenerateRequest, TokenEvent
+from serving.engine.request import MAX_EOS_TOKEN_IDS, MAX_SEED, GenerateRequest, Priority, TokenEvent
 from serving.errors import (
     CheckpointError,
     ContextLengthError,
@@ -262,7 +262,7 @@ def _engine_request(prepared: PreparedPrompt, index: int) -> GenerateRequest:
         prompt_token_ids=prepared.prompt_token_ids,
         sampling=sampling,
         cache_salt=prepared.cache_salt,
-        priority=prepared.priority,
+        priority=prepared.priority or Priority.STANDARD,
         tenant=prepared.tenant,
         tenant_weight=prepared.tenant_weight,
         deadline_seconds=prepared.deadline_seconds,

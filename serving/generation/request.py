@@ -52,7 +52,7 @@ class TextRequest:
     add_special_tokens: bool | None = None  # None: yes for a prompt, no for messages (the template writes its own)
     options: GenerationOptions = field(default_factory=GenerationOptions)
     cache_salt: str = ""
-    priority: Priority = Priority.STANDARD
+    priority: Priority | None = None  # None: what the gateway gives, else standard
     tenant: str = ""
     tenant_weight: float = 1.0
     deadline_seconds: float | None = None  # from the arrival of each choice at the engine
@@ -72,7 +72,7 @@ class PreparedPrompt:
     skip_special_tokens: bool
     kept_special_tokens: frozenset[int]  # shown even so: the tags around tool calls, where these are wanted
     cache_salt: str
-    priority: Priority = Priority.STANDARD
+    priority: Priority | None = None
     tenant: str = ""
     tenant_weight: float = 1.0
     deadline_seconds: float | None = None

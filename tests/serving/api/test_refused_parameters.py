@@ -13,7 +13,7 @@ TEXT = "/v1/completions"
 
 # What OpenAI's clients and vLLM's can send, and nothing here would come of. Written out, so that none falls out unseen.
 BOTH = """guided_choice guided_decoding_backend guided_grammar guided_json guided_regex structured_outputs
-kv_transfer_params length_penalty logits_processors lora_request prompt_embeds priority request_id
+kv_transfer_params length_penalty logits_processors lora_request prompt_embeds request_id
 return_tokens_as_token_ids service_tier spaces_between_special_tokens store truncate_prompt_tokens use_beam_search
 vllm_xargs""".split()
 CHAT_ONLY = """audio best_of chat_template documents echo function_call functions include_reasoning media_io_kwargs
@@ -91,6 +91,10 @@ def test_the_tables_here_and_there_agree(path: str) -> None:
         ("stop_token_ids", [999999]),
         ("prompt_logprobs", 21),
         ("cache_salt", "x" * 1025),
+        ("priority", "urgent"),
+        ("priority", 0),
+        ("timeout_seconds", 0),
+        ("timeout_seconds", 86401),
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, TEXT])
