@@ -22,7 +22,7 @@ from serving.engine.leader import Leader, Progress
 from serving.engine.server import EngineServer
 from serving.errors import SetupError
 from serving.lifeline import Status
-from serving.observability.logs import configure_logging, log_event, log_failure
+from serving.observability.logs import configure_logging, log_event
 from serving.supervisor import EXIT_HOST_LOST, EXIT_SETUP
 
 EXIT_ENGINE_FAILED = 70  # sysexits.h: an internal software error
@@ -85,8 +85,8 @@ def code_of(run: Callable[[], int]) -> int:
     except SetupError as error:
         print(f"weft: {error.message}", file=sys.stderr)
         return EXIT_SETUP
-    except BaseException as error:  # ends the process, as it would unhandled
-        log_failure(log, "the process failed", error)
+    except BaseException:  # ends the process, as it would unhandled
+        log.exception("the process failed")
         return EXIT_ENGINE_FAILED
 
 

@@ -1,5 +1,6 @@
 """The hosts of one replica, as each of them must know it: the secret that they share, and what must be equal on all."""
 
+import dataclasses
 import hashlib
 import os
 import platform
@@ -48,9 +49,7 @@ def address_to_listen_on(cluster: ClusterConfig) -> tuple[str, int]:
 
 def runs_here(deployment: Deployment, window: int) -> dict[str, str]:
     """What hosts compare before they load anything: versions, settings, and which weights. Raises CheckpointError."""
-    settings = msgspec.to_builtins(deployment.engine)
-    for name in _OWN_SETTINGS:
-        settings.pop(name, None)
+    settings = {k: v for k, v in dataclasses.asdict(deployment.engine).items() if k not in _OWN_SETTINGS}
     shared = {"engine": settings, "mesh": deployment.mesh, "dtype": deployment.model.dtype, "window": window}
     return {
         **{name: version(name) for name in ("weft", "jax", "jaxlib")},
