@@ -134,19 +134,20 @@ class Decoder(nnx.Module):
         self.head = None if sizes.tied else Head(init, sizes.d, sizes.vocab_size)
         self.rope = rope
         self.logit_cap = logit_cap
+        self.begins = self.ends = True  # a stage of a pipeline may lack the token vectors, or the last norm
 
     def __call__(self, token_ids: Array, positions: Array, cache: Cache, attend: Attend) -> tuple[Array, Cache]:
-        """token_ids [T], positions [T] -> (hidden [T, D], cache)."""
+        """token_ids [T], or hidden [T, D] of the stage before, and positions [T] -> (hidden [T, D], cache)."""
         rotations = self.rope.at(positions)
 
         def body(block: Block, carry: tuple[Array, Cache], layer: Array | int) -> tuple[Array, Cache]:
             return block(*carry, layer, rotations, attend)
 
-        carry = (self.embedding(token_ids), cache)
+        carry = (self.embedding(token_ids) if self.begins else token_ids, cache)
         for run in self.runs:
             carry = walk_layers(getattr(self, run.stack), carry, body, part=run.part, first=run.first)
         x, cache = carry
-        return self.norm(x), cache
+        return (self.norm(x) if self.ends else x), cache
 
     def logits(self, hidden: Array) -> Array:  # [N, D] -> [N, V] float32
         logits = self.embedding.logits(hidden) if self.head is None else self.head(hidden)

@@ -36,7 +36,9 @@ from models.moe import (
     expert_order,
     route,
 )
+from models.stages import Stages
 from pallas_kernels.grouped import ExpertWeights, GroupedMatmul, QuantizedExperts
+from sharding.mesh import stage_meshes
 from sharding.rules import EXPERT_AXES, MODEL_AXES, spec_of
 
 log = logging.getLogger(__name__)
@@ -83,6 +85,10 @@ def split_experts(model: Any, mesh: Mesh, wish: Wish = "auto") -> None:
     sharding/rules.py); decided once, at load. Does nothing on one device. Raises ValueError for an unknown wish."""
     if wish not in get_args(Wish):
         raise ValueError(f"experts are exchanged by {', '.join(get_args(Wish))}, not {wish!r}")
+    if isinstance(model, Stages):
+        for part, stage in zip(model.parts, stage_meshes(mesh), strict=True):
+            split_experts(part, stage, wish)
+        return
     if mesh.devices.size == 1:
         return
     for module in routed_experts(model):
@@ -293,4 +299,4 @@ def _specs(weights: ExpertWeights, names: tuple[str | None, ...]) -> Any:
         return spec_of(names)
     whole_column = weights.scales.ndim < weights.values.ndim
     of_scales = (*names[:-2], names[-1]) if whole_column else names
-    return QuantizedExperts(spec_of(names), spec_of(of_scales))  # pyright: ignore[reportArgumentType]
+    return QuantizedExperts(spec_of(names), spec_of(of_scales), weights.packed)  # pyright: ignore[reportArgumentType]

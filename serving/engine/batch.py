@@ -9,12 +9,12 @@ numpy only: `steps.unpack` is the other half.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from serving.engine.plan import Admission, StepPlan
+from serving.engine.plan import Admission, Range, StepPlan
 from serving.engine.request import SamplingParams
 
 # Flags of a sequence in a step.
@@ -34,11 +34,24 @@ _INTEGER_ROWS = slice(len(NUMBERS) + len(FLOATS), None)
 
 @dataclass(frozen=True, slots=True)
 class BatchLayout:
-    """Where each array lies in the vector, for a bucket of T tokens, S sequences and page tables P wide."""
+    """Where each array lies in the vector, for a bucket of T tokens, S sequences and page tables P wide.
+
+    On a mesh with a data axis each of its shards has so many tokens and sequences, and a part of the vector that is
+    laid out like this; page numbers, `last`, `cu_q_lens` and `sequence_ids` count within the shard.
+    """
 
     tokens: int
     sequences: int
     table_width: int
+    shards: int = 1
+
+    @property
+    def all_tokens(self) -> int:
+        return self.shards * self.tokens
+
+    @property
+    def all_sequences(self) -> int:
+        return self.shards * self.sequences
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         t, s, p = self.tokens, self.sequences, self.table_width
@@ -53,8 +66,12 @@ class BatchLayout:
         }
 
     @property
-    def size(self) -> int:
+    def shard_size(self) -> int:
         return max(end for _, end, _ in slices_of(self).values())
+
+    @property
+    def size(self) -> int:
+        return self.shards * self.shard_size
 
 
 @functools.cache
@@ -72,6 +89,8 @@ def slices_of(layout: BatchLayout) -> dict[str, tuple[int, int, tuple[int, ...]]
 class PackedBatch:
     vector: np.ndarray  # [layout.size] int32
     layout: BatchLayout
+    slots: np.ndarray  # of each range of the plan, among the sequences of all shards
+    begins: np.ndarray  # of each range, its first token among those of all shards
     plain: bool  # every sequence that samples is plain greedy
     logprobs: bool  # some sequence wants its token scored
     prompt_logprobs: bool
@@ -80,11 +99,16 @@ class PackedBatch:
 class BatchPacker:
     """Packs the plans of one executor, in order.
 
-    `layout_for(num_tokens)` gives the bucket's layout. Raises ValueError where a plan fits no bucket.
+    `layout_for(num_tokens)` gives the layout of the bucket for that many in each shard. Raises ValueError where a plan
+    fits no bucket. Rows belong to shards in equal runs: the first num_rows / shards to the first one.
     """
 
-    def __init__(self, num_rows: int, table_width: int, layout_for: Callable[[int], BatchLayout]) -> None:
+    def __init__(
+        self, num_rows: int, table_width: int, layout_for: Callable[[int], BatchLayout], shards: int = 1
+    ) -> None:
         self._layout_for = layout_for
+        self._shards = shards
+        self._rows_of_a_shard = num_rows // shards
         self._table = np.zeros((num_rows, table_width), np.int32)
         self._filled = [0] * num_rows
         self._floats = np.zeros((len(FLOATS), num_rows), np.float32)
@@ -95,20 +119,41 @@ class BatchPacker:
     def pack(self, plan: StepPlan) -> PackedBatch:
         for admission in plan.admissions:
             self._admit(admission)
-        layout = self._layout_for(plan.num_tokens)
+        members = self._members(plan.ranges)
+        ranges = [[plan.ranges[i] for i in indices] for indices in members]
+        layout = self._layout_for(max(sum(r.length for r in of_shard) for of_shard in ranges))
         vector = np.zeros(layout.size, np.int32)
-        view = {name: vector[begin:end].reshape(shape) for name, (begin, end, shape) in slices_of(layout).items()}
-        flags = self._fill_sequences(plan, view)
-        self._fill_tokens(plan, view, layout)
+        slots, begins = np.zeros((2, len(plan.ranges)), np.int32)
+        flags: list[int] = []
+        for shard, (indices, of_shard) in enumerate(zip(members, ranges, strict=True)):
+            part = vector[shard * layout.shard_size : (shard + 1) * layout.shard_size]
+            view = {name: part[begin:end].reshape(shape) for name, (begin, end, shape) in slices_of(layout).items()}
+            view["sequence_ids"][:] = layout.sequences
+            if indices:
+                flags += self._fill_sequences(of_shard, view)
+                self._fill_tokens(of_shard, view)
+                slots[indices] = np.arange(len(indices)) + shard * layout.sequences
+                begins[indices] = view["cu_q_lens"][: len(indices)] + shard * layout.tokens
         sampled = [self._sampling[r.row] for r in plan.ranges if r.samples]
         return PackedBatch(
             vector=vector,
             layout=layout,
+            slots=slots,
+            begins=begins,
             plain=not any(flag & SAMPLES and (flag & STATEFUL) for flag in flags)
             and all(sampling.temperature == 0.0 for sampling in sampled),
             logprobs=any(sampling.logprobs is not None for sampling in sampled),
             prompt_logprobs=any(r.prompt_logprobs_from is not None for r in plan.ranges),
         )
+
+    def _members(self, ranges: Sequence[Range]) -> list[list[int]]:
+        """The indices of each shard's ranges."""
+        if self._shards == 1:
+            return [list(range(len(ranges)))]
+        members: list[list[int]] = [[] for _ in range(self._shards)]
+        for i, r in enumerate(ranges):
+            members[r.row // self._rows_of_a_shard].append(i)
+        return members
 
     def _admit(self, admission: Admission) -> None:
         row, sampling = admission.row, admission.sampling
@@ -125,9 +170,8 @@ class BatchPacker:
         )
         self._integers[:, row] = (sampling.top_k, sampling.seed >> 32, sampling.seed & 0xFFFFFFFF)
 
-    def _fill_sequences(self, plan: StepPlan, view: dict[str, np.ndarray]) -> list[int]:
+    def _fill_sequences(self, ranges: Sequence[Range], view: dict[str, np.ndarray]) -> list[int]:
         """One entry a range. Returns the flags."""
-        ranges = plan.ranges
         flags = []
         for r in ranges:
             row = r.row
@@ -156,11 +200,11 @@ class BatchPacker:
         block[_INTEGER_ROWS] = self._integers[:, rows].view(np.int32)
         return flags
 
-    def _fill_tokens(self, plan: StepPlan, view: dict[str, np.ndarray], layout: BatchLayout) -> None:
+    def _fill_tokens(self, ranges: Sequence[Range], view: dict[str, np.ndarray]) -> None:
         """One entry a token; padding belongs to sequence S, which does not exist."""
-        count = len(plan.ranges)
+        count = len(ranges)
         token_ids: list[int] = []
-        for r in plan.ranges:
+        for r in ranges:
             token_ids.extend(r.token_ids or (0,))
         used = len(token_ids)
         lengths = np.diff(view["cu_q_lens"][: count + 1])
@@ -168,7 +212,6 @@ class BatchPacker:
         view["token_ids"][:used] = token_ids
         view["positions"][:used] = np.repeat(first_position, lengths) + np.arange(used, dtype=np.int32)
         view["sequence_ids"][:used] = np.repeat(np.arange(count, dtype=np.int32), lengths)
-        view["sequence_ids"][used:] = layout.sequences
 
 
 def needs_row(sampling: SamplingParams) -> bool:

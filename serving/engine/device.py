@@ -15,14 +15,16 @@ from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import LayerForm
 from models.moe import use_grouped_matmul
-from models.split_experts import split_experts
 from models.quantization import QuantizationError
+from models.split_experts import split_experts
+from models.stages import layers_of_stages
 from pallas_kernels.dispatch import tuned_attention_body, tuned_grouped_matmul_body
 from pallas_kernels.tuning import load_table
 from serving.config import Deployment, EngineConfig
 from serving.engine.executor import Executor
 from serving.engine.kernels import body_for, checked_matmul
-from serving.engine.limits import ExecutorLimits, of_a_shard
+from serving.engine.lanes import LaneExecutor
+from serving.engine.limits import ExecutorLimits, of_a_lane, of_a_shard
 from serving.engine.memory import bytes_for_pages, free_memory
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.engine.reduced_precision import page_dtype, products_of, recipe_of
@@ -38,7 +40,9 @@ CACHE_BYTES_ON_CPU = 1 << 30  # a laptop has other work
 BUCKET_GROWTH = 2  # above max_num_seqs: padding at most doubles a prefill step
 
 
-def load_executor(deployment: Deployment, max_model_len: int, progress: Progress | None = None) -> Executor:
+def load_executor(
+    deployment: Deployment, max_model_len: int, progress: Progress | None = None
+) -> Executor | LaneExecutor:
     """Streams the weights in and compiles every program. Raises CheckpointError or ConfigError."""
     report = progress or (lambda what, done, total: None)
     start_backend(deployment.engine.cpu_threads)
@@ -72,7 +76,8 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
     if on_cpu:
         keep_freed_memory()
     # XLA's CPU scatter takes a bfloat16 pool through float32, all of it, at every step: pages stay float32 there.
-    engine = of_a_shard(deployment.engine, mesh.shape["data"])
+    lanes = mesh.shape["pipeline"]
+    engine = of_a_lane(of_a_shard(deployment.engine, mesh.shape["data"]), lanes)
     cache_dtype = jnp.dtype(page_dtype(engine.cache_dtype, "float32" if on_cpu else dtype.name))
     limits = ExecutorLimits(
         max_num_seqs=engine.max_num_seqs,
@@ -88,13 +93,14 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
     body = tuned_attention_body(name, table)
     use_grouped_matmul(model, checked_matmul(tuned_grouped_matmul_body(name, table)))
     split_experts(model, mesh, engine.expert_exchange)
-    page = pool_on_mesh(body, pool_spec(shape, limits, cache_dtype, mesh), mesh)
+    of_a_stage = dataclasses.replace(shape, num_layers=len(layers_of_stages(shape.num_layers, lanes)[0]))
+    page = pool_on_mesh(body, pool_spec(of_a_stage, limits, cache_dtype, mesh), mesh)
     room = engine.cache_bytes
     if room is None and not engine.num_pages:
         measured = (model, shape, limits, body, cache_dtype, mesh)
         room = CACHE_BYTES_ON_CPU if on_cpu else bytes_for_pages(*measured, free=free_memory(mesh))
     num_pages = page_count(engine.num_pages, room, bytes_on_a_device(page), limits)
-    return Executor(
+    executor = Executor(
         model,
         shape,
         dataclasses.replace(limits, num_pages=num_pages),
@@ -104,6 +110,7 @@ def load_executor(deployment: Deployment, max_model_len: int, progress: Progress
         mesh=mesh,
         expert_exchange=engine.expert_exchange,
     )
+    return executor if lanes == 1 else LaneExecutor([executor, *(executor.beside() for _ in range(1, lanes))])
 
 
 def start_backend(cpu_threads: int | None) -> None:

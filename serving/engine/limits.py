@@ -1,17 +1,23 @@
 """What an executor is built for. Fixed before anything is compiled; the scheduler plans within it."""
 
+import dataclasses
 from dataclasses import dataclass
 
+from serving.config import EngineConfig
 from serving.engine.batch import BatchLayout
+from serving.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorLimits:
+    """Of one data shard, where the mesh has several: each has its own rows, pages and token budget."""
+
     max_num_seqs: int
     max_model_len: int  # tokens
     page_size: int  # tokens
     num_pages: int
     token_buckets: tuple[int, ...]  # ascending; the last one is the token budget
+    shards: int = 1
 
     @property
     def table_width(self) -> int:
@@ -20,5 +26,30 @@ class ExecutorLimits:
     def layout_for(self, num_tokens: int) -> BatchLayout:
         for bucket in self.token_buckets:
             if num_tokens <= bucket:
-                return BatchLayout(bucket, min(bucket, self.max_num_seqs), self.table_width)
+                return BatchLayout(bucket, min(bucket, self.max_num_seqs), self.table_width, self.shards)
         raise ValueError(f"a step of {num_tokens} tokens is over the largest bucket, {self.token_buckets[-1]}")
+
+
+def of_a_lane(engine: EngineConfig, lanes: int) -> EngineConfig:
+    """What one of so many lanes of a pipeline has: a share of the rows, and any step whole."""
+    return dataclasses.replace(engine, max_num_seqs=-(-engine.max_num_seqs // lanes))
+
+
+def of_a_shard(engine: EngineConfig, shards: int) -> EngineConfig:
+    """What one of so many data shards has of a deployment's limits. Raises ConfigError where they cannot share them."""
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        size = getattr(engine, name)
+        if size % shards:
+            below = size // shards * shards
+            near = f"{below} or {below + shards}" if below else f"{shards}"
+            raise ConfigError(
+                f"engine.{name} is {size}, which {shards} data shards (mesh.data) cannot share evenly: it can be {near}",
+                param=name,
+            )
+    return dataclasses.replace(
+        engine,
+        max_num_seqs=engine.max_num_seqs // shards,
+        max_num_batched_tokens=engine.max_num_batched_tokens // shards,
+        token_buckets=tuple(sorted({-(-size // shards) for size in engine.token_buckets})),
+        num_pages=None if engine.num_pages is None else engine.num_pages // shards,
+    )

@@ -6,17 +6,16 @@ import math
 from typing import Any
 
 import jax
-from flax import nnx
 from jax.sharding import Mesh
 
 from models.interface import Model, ModelShape
+from models.stages import Stages
 from pallas_kernels.dispatch import AttentionBody
-from serving.engine import steps
-from serving.engine.kernels import checked_attention
 from serving.engine.limits import ExecutorLimits
-from serving.engine.placement import attention_on_mesh, bytes_on_a_device, pool_on_mesh, pool_spec, spec_of_a_device
-from serving.engine.programs import lower_programs
+from serving.engine.pipeline import lower_steps
+from serving.engine.placement import bytes_on_a_device
 from serving.engine.sampler_rows import init_rows
+from serving.engine.stage import stages_of
 from serving.errors import ConfigError
 from sharding.host_data import least
 from sharding.mesh import everywhere
@@ -39,7 +38,7 @@ def free_memory(mesh: Mesh) -> int:
 
 
 def bytes_for_pages(
-    model: Model,
+    model: Model | Stages,
     shape: ModelShape,
     limits: ExecutorLimits,
     body: AttentionBody,
@@ -53,29 +52,28 @@ def bytes_for_pages(
     left.
     """
     probe = dataclasses.replace(limits, num_pages=limits.table_width)
-    spec = pool_spec(shape, probe, cache_dtype, mesh)
-    pool = pool_on_mesh(body, spec, mesh)
-    attend = attention_on_mesh(checked_attention(body, spec_of_a_device(spec, mesh)), mesh, pool)
-    graph, state = nnx.split(model)
-    leaves, tree = jax.tree.flatten(state)
-    program = steps.ModelProgram(graph, tree, attend, shape.vocab_size, mesh)
+    *earlier, last = stages_of(model, shape, probe, body, cache_dtype, mesh)
     rows = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere(mesh)),
-        jax.eval_shape(functools.partial(init_rows, limits.max_num_seqs, shape.vocab_size)),
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere(last.mesh)),
+        jax.eval_shape(functools.partial(init_rows, limits.shards * limits.max_num_seqs, shape.vocab_size)),
     )
     largest = limits.layout_for(limits.token_buckets[-1])
-    memory = (
-        lower_programs(program, [largest], tuple(leaves), pool, rows)["forward", largest].compile().memory_analysis()
-    )
-    if memory is None:
-        raise ConfigError("this compiler does not tell what a step needs: set engine.cache_bytes", param="cache_bytes")
+    temporaries = max(_temporaries(low) for low in lower_steps(earlier, last, largest, rows))
     of_rows = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
-    left = free - memory.temp_size_in_bytes - of_rows - RESERVE
-    if left < bytes_on_a_device(pool):
+    left = free - temporaries - (len(earlier) + 1) * of_rows - RESERVE  # each lane of a pipeline has its rows
+    pages = max(bytes_on_a_device(stage.pool) for stage in (*earlier, last))
+    if left < pages:
         raise ConfigError(
-            f"beside the weights {free} bytes of a device are free, of which the largest step takes "
-            f"{memory.temp_size_in_bytes} and one sequence of {limits.max_model_len} tokens {bytes_on_a_device(pool)}: "
+            f"beside the weights {free} bytes of a device are free, of which the largest step takes {temporaries} "
+            f"and one sequence of {limits.max_model_len} tokens {pages}: "
             "take a larger mesh, or lower engine.max_model_len or engine.max_num_batched_tokens (see weft plan)",
             param="max_model_len",
         )
     return left
+
+
+def _temporaries(lowered: jax.stages.Lowered) -> int:
+    memory = lowered.compile().memory_analysis()
+    if memory is None:
+        raise ConfigError("this compiler does not tell what a step needs: set engine.cache_bytes", param="cache_bytes")
+    return memory.temp_size_in_bytes

@@ -1,4 +1,5 @@
-"""Where the engine's arrays lie on a mesh: pages split by KV head, attention by head, what is small on every device.
+"""Where the engine's arrays lie on a mesh: pages split by KV head and data shard, attention likewise, what is small on
+every device.
 
 Every attention body runs under jax.shard_map: it sees the heads of one device and a pool of their pages, and no
 collective is made inside.
@@ -19,19 +20,21 @@ from serving.engine.limits import ExecutorLimits
 from sharding.params import placement_of
 from sharding.rules import spec_of, split_of
 
-_HEADS = spec_of((None, "heads", None))  # of q and of what comes out
-_KV_HEADS = spec_of((None, "kv_heads", None))  # of k and v
+_HEADS = spec_of(("tokens", "heads", None))  # of q and of what comes out
+_KV_HEADS = spec_of(("tokens", "kv_heads", None))  # of k and v
+_LATENT = spec_of(("tokens", None, None))
+_BATCH = spec_of(("tokens",))
 _SINKS = spec_of(("heads",))
 _WHOLE = PartitionSpec()
-_MANY = 128  # times the KV heads of a pool: enough that padding cannot hide which dimension they are
+_MANY = 128  # times the KV heads or the pages of a pool: enough that padding cannot hide which dimension they are
 
 
 def pool_spec(shape: ModelShape, limits: ExecutorLimits, cache_dtype: Any, mesh: Mesh) -> PoolSpec:
-    """The pages of the whole mesh, with as many copies of each KV head as it needs."""
+    """The pages of the whole mesh: those of every data shard, with as many copies of each KV head as it needs."""
     latent = shape.value_dim is not None
     copies = 1 if latent else placement_of(mesh, shape.num_heads, shape.num_kv_heads).kv_copies
     return PoolSpec(
-        pages=limits.num_pages,
+        pages=limits.num_pages * mesh.shape["data"],
         layers=shape.num_layers,
         page_size=limits.page_size,
         kv_heads=shape.num_kv_heads * copies,
@@ -44,7 +47,7 @@ def pool_spec(shape: ModelShape, limits: ExecutorLimits, cache_dtype: Any, mesh:
 def spec_of_a_device(spec: PoolSpec, mesh: Mesh) -> PoolSpec:
     """The part of a pool that one device holds. A latent pool is whole everywhere: every query head reads all of it."""
     parts = 1 if spec.latent else split_of(mesh, "kv_heads")
-    return dataclasses.replace(spec, kv_heads=spec.kv_heads // parts)
+    return dataclasses.replace(spec, kv_heads=spec.kv_heads // parts, pages=spec.pages // split_of(mesh, "pages"))
 
 
 def pool_on_mesh(body: AttentionBody, spec: PoolSpec, mesh: Mesh) -> Pool:
@@ -53,19 +56,24 @@ def pool_on_mesh(body: AttentionBody, spec: PoolSpec, mesh: Mesh) -> Pool:
     Each device's part has the shape that the body asks for with that device's KV heads.
     """
     local = spec_of_a_device(spec, mesh)
-    parts = spec.kv_heads // local.kv_heads
-    shapes = body.pool(local)
-    larger = body.pool(dataclasses.replace(local, kv_heads=local.kv_heads * _MANY))
+    more_heads = dataclasses.replace(local, kv_heads=local.kv_heads * _MANY)
+    more_pages = dataclasses.replace(local, pages=local.pages * _MANY)
 
-    def leaf(one: Any, many: Any) -> jax.ShapeDtypeStruct:
-        if parts == 1:
-            return jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=NamedSharding(mesh, _WHOLE))
-        at = next(i for i, (a, b) in enumerate(zip(one.shape, many.shape, strict=True)) if a != b)
-        whole = (*one.shape[:at], one.shape[at] * parts, *one.shape[at + 1 :])
-        split = spec_of((*(None,) * at, "kv_heads"))
-        return jax.ShapeDtypeStruct(whole, one.dtype, sharding=NamedSharding(mesh, split))
+    def leaf(one: Any, with_heads: Any, with_pages: Any) -> jax.ShapeDtypeStruct:
+        names: list[str | None] = [None] * one.ndim
+        names[_first_difference(one, with_pages)] = "pages"
+        if not spec.latent:
+            names[_first_difference(one, with_heads)] = "kv_heads"
+        whole = tuple(size * split_of(mesh, name) for size, name in zip(one.shape, names, strict=True))
+        return jax.ShapeDtypeStruct(whole, one.dtype, sharding=NamedSharding(mesh, spec_of(tuple(names))))
 
-    return jax.tree.map(leaf, shapes, larger)
+    shapes = (body.pool(local), body.pool(local if spec.latent else more_heads), body.pool(more_pages))
+    return jax.tree.map(leaf, *shapes)
+
+
+def _first_difference(one: Any, other: Any) -> int:
+    """The first dimension in which two shapes differ."""
+    return next(i for i, (a, b) in enumerate(zip(one.shape, other.shape, strict=True)) if a != b)
 
 
 def bytes_on_a_device(pool: Pool) -> int:
@@ -75,8 +83,12 @@ def bytes_on_a_device(pool: Pool) -> int:
 
 
 def attention_on_mesh(attention: PagedAttention, mesh: Mesh, pool: Pool) -> PagedAttention:
-    """`attention` with its heads split over the mesh; itself on one device. `pool` is from `pool_on_mesh`."""
-    if split_of(mesh, "heads") == 1:
+    """`attention` with its heads split over the mesh, and its sequences over data shards; itself on one device.
+
+    `pool` is from `pool_on_mesh`. With data shards the batch is one part after another, its two counts are [shards].
+    """
+    over_data = mesh.shape["data"] > 1
+    if split_of(mesh, "heads") == 1 and not over_data:
         return attention
     pool_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, pool)
 
@@ -91,18 +103,20 @@ def attention_on_mesh(attention: PagedAttention, mesh: Mesh, pool: Pool) -> Page
         sinks: Array | None = None,
         window: Array | int | None = None,
     ) -> tuple[Array, Pool]:
-        kv = _KV_HEADS if options.value_dim is None else _WHOLE
+        kv = _KV_HEADS if options.value_dim is None else _LATENT
 
         def local(
             q: Array, k: Array, v: Array | None, pool: Pool, layer: Any, batch: RaggedBatch, sinks: Any, window: Any
         ) -> tuple[Array, Pool]:
+            if over_data:
+                batch = dataclasses.replace(batch, num_decode=batch.num_decode[0], num_seqs=batch.num_seqs[0])
             return attention(q, k, v, pool, layer, batch, options, sinks, window)
 
         # check_vma would have every body say which of its values differ from device to device.
         split = jax.shard_map(
             local,
             mesh=mesh,
-            in_specs=(_HEADS, kv, kv, pool_specs, _WHOLE, _WHOLE, _SINKS, _WHOLE),
+            in_specs=(_HEADS, kv, kv, pool_specs, _WHOLE, _BATCH if over_data else _WHOLE, _SINKS, _WHOLE),
             out_specs=(_HEADS, pool_specs),
             check_vma=False,
         )

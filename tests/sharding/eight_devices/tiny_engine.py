@@ -1,6 +1,8 @@
 """Tiny models of every dense family on a mesh, and the whole engine around them."""
 
+import asyncio
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,15 +10,17 @@ import numpy as np
 
 from models.interface import Family, LayerForm
 from models.registry import FAMILIES
+from models.split_experts import Wish
+from models.stages import on_mesh
 from pallas_kernels.dispatch import attention_body
-from serving.engine.block_pool import BlockPool
-from serving.engine.engine import EngineLoop
+from serving.config import Deployment, EngineConfig, ModelConfig
 from serving.engine.executor import Executor
+from serving.engine.lanes import LaneExecutor
 from serving.engine.limits import ExecutorLimits
+from serving.engine.local import LocalEngine, start_local_engine
 from serving.engine.request import GenerateRequest, SamplingParams, TokenEvent
-from serving.engine.scheduler import Scheduler
 from sharding.mesh import make_mesh
-from sharding.params import place_model, placement_of
+from sharding.params import placement_of
 
 VOCAB, LAYERS, LONGEST, PAGE, PAGES, SEQUENCES, TOKENS = 131, 2, 64, 8, 64, 4, 8
 ROUNDING = 1e-4  # of a log-probability: two tokens nearer than this may change places with the order of a sum
@@ -54,17 +58,27 @@ def family(name: str) -> Family:
     return next(one for one in FAMILIES if name in one.architectures)
 
 
-def executor(name: str, sizes: dict[str, int], *, layers: LayerForm = "list", **config: Any) -> Executor:
+def executor(
+    name: str, sizes: dict[str, int], *, layers: LayerForm = "list", exchange: Wish = "auto", **config: Any
+) -> Executor | LaneExecutor:
     """A model of the architecture `name` on the mesh, with the same random weights each time."""
     found = family(name)
     parsed = found.parse(CONFIG | config | {"architectures": [name]})
     mesh, shape = make_mesh(sizes), found.shape(parsed)
     model = found.build(parsed, jnp.dtype("float32"), layers=layers)
+    lanes = sizes.get("pipeline", 1)
     limits = ExecutorLimits(
-        max_num_seqs=SEQUENCES, max_model_len=LONGEST, page_size=PAGE, num_pages=PAGES, token_buckets=(TOKENS,)
+        max_num_seqs=max(1, SEQUENCES // (sizes.get("data", 1) * lanes)),
+        max_model_len=LONGEST,
+        page_size=PAGE,
+        num_pages=PAGES,
+        token_buckets=(TOKENS,),
+        shards=sizes.get("data", 1),
     )
-    placed = place_model(model, placement_of(mesh, shape.num_heads, shape.num_kv_heads))
-    return Executor(placed, shape, limits, attention_body("reference"), jnp.dtype("float32"), mesh=mesh)
+    placed = on_mesh(model, placement_of(mesh, shape.num_heads, shape.num_kv_heads))
+    body = attention_body("reference")
+    one = Executor(placed, shape, limits, body, jnp.dtype("float32"), mesh=mesh, expert_exchange=exchange)
+    return one if lanes == 1 else LaneExecutor([one, *(one.beside() for _ in range(lanes - 1))])
 
 
 def requests() -> list[GenerateRequest]:
@@ -86,25 +100,24 @@ class Stream:
     prompt_scores: list[float] = dataclasses.field(default_factory=list)
 
 
-def serve(one: Executor) -> list[Stream]:
-    """What each of `requests` gets, all of them together through scheduler, pages and programs."""
-    scheduler = Scheduler(
-        max_model_len=LONGEST,
-        max_num_seqs=SEQUENCES,
-        max_num_batched_tokens=TOKENS,
-        max_waiting=10,
-        pool=BlockPool(PAGES, PAGE, prefix_caching=True),
-        vocab_size=VOCAB,
-    )
-    loop = EngineLoop(scheduler, one, now=lambda: 0.0)
-    streams = {request.request_id: Stream() for request in requests()}
-    for request in requests():
-        scheduler.add(request, 0.0)
-    while not loop.idle:
-        for event in loop.step():
-            _append(streams[event.request_id], event)
-    scheduler.check()
-    return list(streams.values())
+def serve(one: Executor | LaneExecutor) -> list[Stream]:
+    """What each of `requests` gets, all of them together through the whole engine."""
+    model = ModelConfig(checkpoint=Path("none"))
+    deployment = Deployment(name="tiny", model=model, engine=EngineConfig(step_timeout_seconds=600.0))
+    return asyncio.run(_served(start_local_engine(deployment, one, startup_seconds=0.0)))
+
+
+async def _served(engine: LocalEngine) -> list[Stream]:
+    async def stream(request: GenerateRequest) -> Stream:
+        found = Stream()
+        async for event in engine.generate(request):
+            _append(found, event)
+        return found
+
+    try:
+        return await asyncio.gather(*map(stream, requests()))
+    finally:
+        await engine.close()
 
 
 def _append(stream: Stream, event: TokenEvent) -> None:
