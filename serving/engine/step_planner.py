@@ -121,16 +121,16 @@ class StepPlanner:
         """
         roster, pool = self._roster, self._roster.pool
         count = pool.pages_for(len(sequence.tokens)) - len(cached)
-        if sequence.rank < BACKGROUND:
-            count_free = count + len(roster.foreground) + pool.num_idle(cached)
-            short = count_free - pool.num_available
-            if short > 0 and short > sum(map(roster.own_pages, roster.background)):
-                return None
-            while roster.background and (not roster.free_rows or pool.num_available < count_free):
+        yields = sequence.rank < BACKGROUND
+        headroom = len(roster.foreground) if yields else roster.num_running
+
+        def missing() -> int:
+            return count + headroom + pool.num_idle(cached) - pool.num_available
+
+        if yields and roster.background and missing() <= sum(map(roster.own_pages, roster.background)):
+            while roster.background and (not roster.free_rows or missing() > 0):
                 roster.preempt(choose_victim(roster.background, roster.own_pages))
-        else:
-            count_free = count + roster.num_running + pool.num_idle(cached)
-        if pool.num_available < count_free or not roster.free_rows:
+        if missing() > 0 or not roster.free_rows:
             return None
         pool.share(cached)
         taken = pool.take(count)

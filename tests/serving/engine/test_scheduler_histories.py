@@ -8,14 +8,14 @@ import pytest
 
 from serving.engine.block_pool import BlockPool
 from serving.engine.plan import StepPlan, StepResult
-from serving.engine.request import FinishReason, GenerateRequest, SamplingParams, TokenEvent
+from serving.engine.request import FinishReason, GenerateRequest, Priority, SamplingParams, TokenEvent
 from serving.engine.scheduler import Scheduler
-from serving.errors import ContextLengthError, OverloadedError
+from serving.errors import ContextLengthError, OverloadedError, RequestError
 from tests.fakes.paged_device import VOCAB_SIZE, PagedDevice, Stream, expected_stream
 
 BLOCKS = 20
 HISTORIES_PER_BLOCK = 500
-COUNTED = ("preemptions", "hits", "aborts", "zombies", "losses", "refusals", "scored", "stopped")
+COUNTED = ("preemptions", "hits", "aborts", "zombies", "losses", "refusals", "scored", "stopped", "deadlines", "pins")
 
 
 class _Client:
@@ -32,7 +32,7 @@ class _Client:
         assert self.finish_reason is None, "an event came after the last one"
         assert event.token_ids or event.finish_reason
         self.num_events += 1
-        aborted = event.finish_reason is FinishReason.ABORT
+        aborted = event.finish_reason in (FinishReason.ABORT, FinishReason.DEADLINE)
         first = self.num_events == 1
         if not aborted:
             assert (event.cached_tokens is not None) == (event.queue_seconds is not None) == first
@@ -72,6 +72,12 @@ class _History:
         self.prefix_caching = rng.random() < 0.9
         self.overlap = rng.choice((0.0, 1.0, 1.0, 0.5))  # chance that a plan is made before the last one is committed
         self.abort_rate = rng.choice((0.0, 0.02, 0.1))
+        self.priorities = rng.choice(((Priority.STANDARD,), tuple(Priority), (Priority.INTERACTIVE, Priority.BATCH)))
+        self.tenants = rng.choice((("",), ("a", "b"), ("a", "b", "c", "d")))
+        self.deadline_rate = rng.choice((0.0, 0.0, 0.3))
+        self.pin_rate = rng.choice((0.0, 0.0, 0.05))
+        self.aging = rng.choice((0.04, 0.2, 30.0))  # seconds, of which a step takes 0.01
+        self.target = rng.choice((None, None, 0.01))
         self.prefixes = [self._tokens(rng.randint(1, 14)) for _ in range(2)]
         self.clients: dict[str, _Client] = {}
         self.now = 0.0
@@ -110,6 +116,8 @@ class _History:
             max_share_waits=self.max_share_waits,
             vocab_size=VOCAB_SIZE,
             pool=BlockPool(self.num_pages, self.page_size, prefix_caching=self.prefix_caching),
+            target_inter_token=self.target,
+            aging=self.aging,
         )
         self.device = PagedDevice(
             num_pages=self.num_pages,
@@ -150,7 +158,13 @@ class _History:
         )
         client = _Client(
             GenerateRequest(
-                request_id=f"stream-{len(self.clients)}", prompt_token_ids=prompt or (1,), sampling=sampling
+                request_id=f"stream-{len(self.clients)}",
+                prompt_token_ids=prompt or (1,),
+                sampling=sampling,
+                priority=rng.choice(self.priorities),
+                tenant=rng.choice(self.tenants),
+                tenant_weight=rng.choice((1.0, 1.0, 4.0)),
+                deadline_seconds=rng.uniform(0.005, 0.3) if rng.random() < self.deadline_rate else None,
             ),
             self.max_model_len,
         )
@@ -176,12 +190,31 @@ class _History:
                 client.receive(event)
                 self.counts["aborts"] += 1
 
+    def _maybe_pin(self) -> None:
+        if self.rng.random() >= self.pin_rate:
+            return
+        seconds = self.rng.choice((0.05, 10.0))
+        try:
+            pinned = self.scheduler.pin(
+                self.rng.choice("xy"), self.rng.choice(self.prefixes), salt="", seconds=seconds, now=self.now
+            )
+        except (RequestError, OverloadedError):
+            assert self.scheduler.stats.pinned_pages <= self.num_pages
+        else:
+            self.counts["pins"] += pinned.pages
+
     def _step(self) -> None:
         self._maybe_abort()
+        self._maybe_pin()
         self.now += 0.01
         plan = self.scheduler.plan(self.now)
         if plan is None and self.rng.random() < 0.5:  # an engine that asks again changes nothing
             plan = self.scheduler.plan(self.now)
+        for event in self.scheduler.take_ended():
+            client = self.clients[event.request_id]
+            client.receive(event)
+            assert client.request.deadline_seconds is not None
+            self.counts["deadlines"] += 1
         if plan is not None:
             self.in_flight.append(plan)
         assert self.in_flight or not self.scheduler.has_requests, "there is work, and none is planned"
@@ -194,7 +227,7 @@ class _History:
     def _commit(self) -> None:
         plan = self.in_flight.popleft()
         result: StepResult = self.device.run(plan)
-        events = self.scheduler.commit(plan, result)
+        events = self.scheduler.commit(plan, result, self.rng.choice((0.002, 0.01, 0.02)))
         self.scheduler.check()
         named = [event.request_id for event in events]
         assert len(set(named)) == len(named), "a stream got two events from one step"
@@ -207,6 +240,8 @@ class _History:
             assert client.finish_reason is not None, "a stream has no end"
             self.counts["scored"] += len(client.expected.prompt_logprobs) > 0
             self.counts["stopped"] += client.finish_reason is FinishReason.STOP
+        for name in "xy":
+            self.scheduler.unpin(name)
         self.scheduler.check()
         self._tally()
         stats = self.scheduler.stats
