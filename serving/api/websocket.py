@@ -134,13 +134,11 @@ class _Socket:
         large = len(data) > PARSED_IN_THREAD_ABOVE
         understood = await asyncio.to_thread(asked, data) if large else asked(data)
         name, running = understood.id, understood.id in self._requests
-        error = understood.error
+        error = stopping() if self._draining.is_set() else understood.error
         if understood.message is not None and understood.message.type == "cancel":
             if running:  # else it comes too late
                 await self._requests[understood.message.id].cancel()
             return
-        if error is None and self._draining.is_set():
-            error = stopping()
         if error is None and len(self._requests) >= MOST_REQUESTS:
             error = RequestError(
                 f"a socket takes {MOST_REQUESTS} requests at a time; wait for one of them to end",
