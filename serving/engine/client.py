@@ -44,6 +44,12 @@ class EngineStats:
     generation_tokens: int  # counter
     host_seconds: float  # counter: planning, packing, committing
     device_wait_seconds: float  # counter: blocked on the device
+    mask_seconds: float = 0.0  # counter: computing the masks of grammars
+    masks: int = 0  # counter
+    grammar_queries: int = 0  # counter, streams that came with a grammar
+    grammar_hits: int = 0  # counter, those whose grammar was known
+    grammar_compile_seconds: float = 0.0  # counter, waiting included
+    grammar_refusals: int = 0  # counter, grammars that could not be compiled
     waiting_interactive: int = 0
     waiting_standard: int = 0
     waiting_batch: int = 0

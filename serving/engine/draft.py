@@ -26,6 +26,7 @@ class Draft:
     decoding: list[Sequence] = field(default_factory=list)
     chunks: list[Range] = field(default_factory=list)
     prefilling: list[Sequence] = field(default_factory=list)
+    constrained: bool = False  # a range samples under a grammar
     hopeless: list[Sequence] = field(default_factory=list)  # found waiting, with a deadline that cannot be met
 
     def limit(self, num_tokens: int) -> None:
@@ -38,6 +39,8 @@ class Draft:
         """The next `length` positions of `sequence`, which must not have a range in this plan yet."""
         planned = sequence.next_range(length)
         self.budget -= length
+        if sequence.constraint is not None and planned.samples:
+            self.constrained = True
         if length == 1 and planned.samples:
             self.decodes.append(planned)
             self.decoding.append(sequence)
@@ -46,10 +49,17 @@ class Draft:
             self.prefilling.append(sequence)
 
     def issue(self, step: int) -> Issued:
+        owners, ranges = self.decoding + self.prefilling, (*self.decodes, *self.chunks)
+        constrained: tuple[int, ...] = ()
+        if self.constrained:
+            constrained = tuple(
+                i for i, owner in enumerate(owners) if owner.constraint is not None and ranges[i].samples
+            )
         plan = StepPlan(
             step=step,
             admissions=tuple(self.admissions),
-            ranges=(*self.decodes, *self.chunks),
+            ranges=ranges,
             num_decode=len(self.decodes),
+            constrained=constrained,
         )
-        return Issued(plan, self.decoding + self.prefilling, self.allowed - self.budget)
+        return Issued(plan, owners, self.allowed - self.budget)

@@ -2,21 +2,34 @@
 
     plan N+1 --> dispatch N+1 --> collect N --> commit N --> plan N+2 ...
 
+Where sequences of step N+1 have grammars, only its forward pass is dispatched so early. Their masks depend on the
+tokens of step N; they are computed once these are there, beside the forward pass, and then its draw is dispatched:
+
+    plan N+1 --> dispatch N+1 --> collect N --> commit N --> masks N+1 --> draw N+1 --> plan N+2 ...
+
 Step N+1 is on the device before step N's tokens are read, so what the host does for a step hides behind the device. A
 decoding sequence's next token is fed back on the device; the host learns it one step later.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
+from serving.engine.constraint import Constraint
 from serving.engine.plan import StepPlan, StepResult
 from serving.engine.request import TokenEvent
 from serving.engine.scheduler import Scheduler
+from serving.engine.token_masks import TokenMasks
+
+GRAMMAR_FAILED = "the grammar cannot be followed any further"
 
 
 class Pending(Protocol):
+    def draw(self, masks: np.ndarray) -> None: ...
+
     def collect(self) -> StepResult: ...
 
 
@@ -47,6 +60,7 @@ class EngineLoop:
     ) -> None:
         self.scheduler = scheduler
         self.clock = StepClock()
+        self.masks = TokenMasks(now)
         self._executor = executor
         self._now = now
         self._in_flight: InFlight | None = None
@@ -67,15 +81,34 @@ class EngineLoop:
         started = None if plan is None else InFlight(plan, self._executor.dispatch(plan), self._now())
         finished, self._in_flight = self._in_flight, started
         dispatched = self._now()
-        if finished is None:
-            self.clock.host += dispatched - begin
-            return events
-        result = finished.pending.collect()
-        collected = self._now()
-        # The device began it when it was there, and the step before it done.
-        seconds = collected - max(finished.dispatched_at, self._collected_at)
-        self._collected_at = collected
-        events += self.scheduler.commit(finished.plan, result, seconds)
-        self.clock.device_wait += collected - dispatched
-        self.clock.host += self._now() - collected + dispatched - begin
+        self.clock.host += dispatched - begin
+        if finished is not None:
+            result = finished.pending.collect()
+            collected = self._now()
+            # The device began it when it was there, and the step before it done.
+            seconds = collected - max(finished.dispatched_at, self._collected_at)
+            self._collected_at = collected
+            events += self.scheduler.commit(finished.plan, result, seconds)
+            self.clock.device_wait += collected - dispatched
+            self.clock.host += self._now() - collected
+        if started is not None and started.plan.constrained:
+            events += self._draw(started.pending)
+        return events
+
+    def _draw(self, pending: Pending) -> list[TokenEvent]:
+        """Dispatches the draw of a step under grammars. A stream whose grammar fails ends here."""
+        owners = self.scheduler.constrained()
+        constraints: list[Constraint | None] = []
+        events: list[TokenEvent] = []
+        for owner in owners:
+            constraint = None if owner.finished else owner.constraint
+            if constraint is not None:
+                constraint.follow(owner.tokens, owner.num_prompt)
+            constraints.append(constraint)
+        pending.draw(self.masks.of(constraints))
+        for owner, constraint in zip(owners, constraints, strict=True):
+            if constraint is not None and constraint.failure is not None:
+                event = self.scheduler.abort(owner.request_id, error=f"{GRAMMAR_FAILED}: {constraint.failure}")
+                assert event is not None
+                events.append(replace(event, error_param="grammar"))
         return events

@@ -5,6 +5,8 @@ an error, never a compilation while serving. Programs do not wait for each other
 the device works, and the tokens it draws feed the next dispatch on the device.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,12 +28,14 @@ from serving.engine.placement import attention_on_mesh, pool_on_mesh, pool_spec,
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
 from serving.engine.programs import Progress, compile_programs
 from serving.engine.request import TokenLogprobs
-from serving.engine.sampler_rows import admission_arrays, init_rows
+from serving.engine.sampler_rows import ALL_BITS, admission_arrays, init_rows, words_of
 from serving.engine.scores import ScoredTokens
 from sharding.host_data import put_tree
 from sharding.mesh import everywhere, one_device
 
 Scores = tuple[Array, Array, Array, Array]  # see steps.score
+Drawn = tuple[Array, Scores | None]  # tokens [S], and their scores where asked for
+DrawMasked = Callable[[np.ndarray], Drawn]
 
 
 class Executor:
@@ -62,6 +66,7 @@ class Executor:
         self.pool = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), pool)
         self._rows = put_tree(init_rows(limits.max_num_seqs, shape.vocab_size), everywhere(mesh))
         self._packer = BatchPacker(limits.max_num_seqs, limits.table_width, limits.layout_for)
+        self._draw_later: DrawMasked | None = None  # of the step that waits for its masks
         self._prompts: dict[int, tuple[int, ...]] = {}  # by row, of the sequences whose prompts are scored
         layouts = [limits.layout_for(bucket) for bucket in limits.token_buckets]
         self.programs = compile_programs(program, layouts, self._weights, self.pool, self._rows, progress)
@@ -71,7 +76,11 @@ class Executor:
         return self.programs.count
 
     def dispatch(self, plan: StepPlan) -> "PendingStep":
-        """Starts a step and returns at once. `collect` on what it returns waits for the tokens."""
+        """Starts a step and returns at once. `collect` on what it returns waits for the tokens. Where ranges are
+        constrained, nothing is drawn before `draw` has their masks, which must be before the next dispatch.
+        """
+        if self._draw_later is not None:
+            raise RuntimeError("the step before this one waits for its masks: its tokens feed this one")
         for admission in plan.admissions:
             self._admit(admission)
         batch = self._packer.pack(plan)
@@ -80,13 +89,31 @@ class Executor:
             self._weights, self.pool, self._rows.last_token, batch.vector
         )
         self._rows = replace(self._rows, last_token=last_token)
+        prompt_ids, prompt_scores = self._score_prompt(plan, batch, hidden) if batch.prompt_logprobs else (None, None)
+        for array in jax.tree.leaves(prompt_scores):
+            array.copy_to_host_async()
+        if plan.constrained:
+            self._draw_later = functools.partial(self._draw_masked, plan, batch, logits, sequences)
+            return PendingStep(plan, None, self._draw_later, prompt_ids, prompt_scores)
         if not batch.plain:
             self._rows, tokens = self.programs.sample[layout.sequences](self._rows, logits, sequences)
-        scores = self.programs.score[layout.sequences](logits, tokens) if batch.logprobs else None
-        prompt_ids, prompt_scores = self._score_prompt(plan, batch, hidden) if batch.prompt_logprobs else (None, None)
-        for array in jax.tree.leaves((tokens, scores, prompt_scores)):
+        return PendingStep(plan, self._drawn(batch, logits, tokens), None, prompt_ids, prompt_scores)
+
+    def _draw_masked(
+        self, plan: StepPlan, batch: PackedBatch, logits: Array, sequences: Array, masks: np.ndarray
+    ) -> Drawn:
+        size = batch.layout.sequences
+        every = np.full((size, words_of(self.vocab_size)), ALL_BITS, np.uint32)
+        every[list(plan.constrained)] = masks
+        self._rows, tokens = self.programs.sample_masked[size](self._rows, logits, sequences, every)
+        self._draw_later = None
+        return self._drawn(batch, logits, tokens)
+
+    def _drawn(self, batch: PackedBatch, logits: Array, tokens: Array) -> Drawn:
+        scores = self.programs.score[batch.layout.sequences](logits, tokens) if batch.logprobs else None
+        for array in jax.tree.leaves((tokens, scores)):
             array.copy_to_host_async()
-        return PendingStep(plan, tokens, scores, prompt_ids, prompt_scores)
+        return tokens, scores
 
     def _admit(self, admission: Admission) -> None:
         sampling = admission.sampling
@@ -110,20 +137,27 @@ class Executor:
         return next_ids, self.programs.score_prompt[batch.layout.tokens](self._weights, hidden, next_ids)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PendingStep:
     """A step on the device."""
 
     plan: StepPlan
-    tokens: Array  # [S]
-    scores: Scores | None  # of those tokens
+    drawn: Drawn | None  # None until `draw`
+    draw_masked: DrawMasked | None  # where ranges are constrained
     prompt_ids: np.ndarray | None  # [T]
     prompt_scores: Scores | None  # of those
 
+    def draw(self, masks: np.ndarray) -> None:
+        """Starts the draw of a step with constrained ranges: row i of masks [n, W] uint32 is for the i-th of them."""
+        assert self.draw_masked is not None
+        self.drawn = self.draw_masked(masks)
+        self.draw_masked = None  # lets the logits go
+
     def collect(self) -> StepResult:
         """Waits for the step and returns what it drew."""
-        tokens = np.asarray(self.tokens)
-        drawn = None if self.scores is None else ScoredTokens(tokens, *map(np.asarray, self.scores))
+        assert self.drawn is not None
+        tokens, scores = np.asarray(self.drawn[0]), self.drawn[1]
+        drawn = None if scores is None else ScoredTokens(tokens, *map(np.asarray, scores))
         prompt = None
         if self.prompt_ids is not None and self.prompt_scores is not None:
             prompt = ScoredTokens(self.prompt_ids, *map(np.asarray, self.prompt_scores))

@@ -20,7 +20,7 @@ from serving.engine.request import (
     SamplingParams,
 )
 from serving.engine.sequence import Sequence
-from serving.errors import ContextLengthError, RequestError
+from serving.errors import ContextLengthError, RequestError, UnsupportedError
 
 
 def refuse_malformed(request: GenerateRequest, *, vocab_size: int) -> None:
@@ -91,6 +91,18 @@ def _check_sampler_bounds(sampling: SamplingParams, vocab_size: int) -> None:
     ):
         if not 0 <= number <= most:
             raise RequestError(f"{name} must lie in 0 .. {most}, not {number}", param=name, code="invalid_value")
+
+
+def refuse_beside_grammar(sampling: SamplingParams) -> None:
+    """Raises RequestError for what could leave a stream under a grammar without any token to draw."""
+    for name, given, reason in (
+        ("min_tokens", sampling.min_tokens > 0, "the grammar decides when a text may end"),
+        ("ignore_eos", not sampling.eos_token_ids, "a text that is complete has to end"),
+        ("allowed_token_ids", bool(sampling.allowed_token_ids), "the grammar alone says which tokens are allowed"),
+        ("bad_words", bool(sampling.bad_words), "the grammar may leave no other word"),
+    ):
+        if given:
+            raise UnsupportedError(f"{name} is not supported beside a grammar: {reason}", param=name)
 
 
 def _check_count(name: str, count: int, most: int | None) -> None:

@@ -17,13 +17,17 @@ from typing import Any, Generic, Protocol, TypeVar
 from serving.config import Deployment
 from serving.engine.block_pool import BlockPool
 from serving.engine.client import EngineInfo, EngineStats
+from serving.engine.constraint import Constraint
 from serving.engine.engine import EngineLoop, StepExecutor
+from serving.engine.grammars import GrammarCounters, Grammars
+from serving.engine.intake import refuse_beside_grammar
 from serving.engine.limits import ExecutorLimits
 from serving.engine.prefix_pins import PinnedPrefix
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.engine.scheduler import Scheduler
+from serving.engine.vocabulary import Vocabulary
 from serving.engine.watchdog import StepWatchdog
-from serving.errors import EngineError, EngineUnavailableError, WeftError
+from serving.errors import EngineError, EngineUnavailableError, UnsupportedError, WeftError
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +53,7 @@ class Stream:
 
     request: GenerateRequest
     loop: asyncio.AbstractEventLoop
+    constraint: Constraint | None = None  # its grammar's
     arrived: deque[TokenEvent | Exception] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -97,8 +102,11 @@ class LocalEngine:
         info: EngineInfo,
         watchdog: StepWatchdog,
         on_failure: Callable[[BaseException], None] | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
+        """`grammars` None: requests that have one are refused."""
         self._loop = loop
+        self._grammars = grammars
         self._info = info
         self._watchdog = watchdog
         self._on_failure = on_failure
@@ -125,10 +133,13 @@ class LocalEngine:
         self._closing = True
         self._arrived.set()
         await asyncio.to_thread(self._ended.wait)
+        if self._grammars is not None:
+            await asyncio.to_thread(self._grammars.close)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         self._refuse_if_down()
-        stream = Stream(request, asyncio.get_running_loop())
+        constraint = await self._constraint(request)
+        stream = Stream(request, asyncio.get_running_loop(), constraint)
         self._send(stream)
         ended = False
         try:
@@ -159,6 +170,14 @@ class LocalEngine:
         question = Question(ask, loop, loop.create_future())
         self._send(question)
         return await question.answer
+
+    async def _constraint(self, request: GenerateRequest) -> Constraint | None:
+        if request.grammar is None:
+            return None
+        if self._grammars is None:
+            raise UnsupportedError("grammar is not supported: this engine knows no vocabulary", param="grammar")
+        refuse_beside_grammar(request.sampling)
+        return await self._grammars.constraint(request.grammar, request.output_token_ids)
 
     def _send(self, item: Stream | Question[Any] | str) -> None:
         self._inbox.append(item)
@@ -216,7 +235,7 @@ class LocalEngine:
                 self._answer(item)
                 continue
             try:
-                self._loop.scheduler.add(item.request, self._loop.now())
+                self._loop.scheduler.add(item.request, self._loop.now(), item.constraint)
             except WeftError as error:
                 item.loop.call_soon_threadsafe(item.put, error)
             else:
@@ -251,6 +270,7 @@ class LocalEngine:
 
     def _snapshot(self) -> EngineStats:
         scheduler = self._loop.scheduler.stats
+        counters = GrammarCounters() if self._grammars is None else self._grammars.counters
         return EngineStats(
             started_at=self._started_at,
             ready=True,
@@ -273,6 +293,12 @@ class LocalEngine:
             tenant_service=scheduler.tenant_service,
             host_seconds=self._loop.clock.host,
             device_wait_seconds=self._loop.clock.device_wait,
+            mask_seconds=self._loop.masks.seconds,
+            masks=self._loop.masks.computed,
+            grammar_queries=counters.asked,
+            grammar_hits=counters.cache_hits,
+            grammar_compile_seconds=counters.compile_seconds,
+            grammar_refusals=counters.refused,
         )
 
 
@@ -282,8 +308,10 @@ def start_local_engine(
     startup_seconds: float,
     on_failure: Callable[[BaseException], None] | None = None,
     watchdog: StepWatchdog | None = None,
+    vocabulary: Callable[[], Vocabulary] | None = None,
 ) -> LocalEngine:
-    """A scheduler and a loop around an executor, running. `watchdog` None: one with the deployment's limit."""
+    """A scheduler and a loop around an executor, running. `watchdog` None: one with the deployment's limit;
+    `vocabulary` None: no request may have a grammar."""
     limits, engine = executor.limits, deployment.engine
     pool = BlockPool(
         limits.num_pages, limits.page_size, namespace=deployment.name, prefix_caching=engine.prefix_caching
@@ -311,7 +339,8 @@ def start_local_engine(
         startup_seconds=startup_seconds,
     )
     watchdog = watchdog or StepWatchdog(engine.step_timeout_seconds)
-    return LocalEngine(EngineLoop(scheduler, executor), info, watchdog, on_failure)
+    grammars = None if vocabulary is None else Grammars(vocabulary, executor.vocab_size)
+    return LocalEngine(EngineLoop(scheduler, executor), info, watchdog, on_failure, grammars)
 
 
 def _put_all(batch: list[tuple[Stream, TokenEvent]]) -> None:

@@ -49,6 +49,7 @@ class StepPlan:
     admissions: tuple[Admission, ...]
     ranges: tuple[Range, ...]
     num_decode: int
+    constrained: tuple[int, ...] = ()  # the ranges that sample under a grammar, whose masks come after the dispatch
 
     @property
     def num_tokens(self) -> int:

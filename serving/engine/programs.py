@@ -19,7 +19,7 @@ from serving.engine import steps
 from serving.engine.batch import SEQUENCE_FIELDS, BatchLayout
 from serving.engine.plan import Admission
 from serving.engine.request import SamplingParams
-from serving.engine.sampler_rows import SamplerRows, admission_arrays, admit
+from serving.engine.sampler_rows import SamplerRows, admission_arrays, admit, words_of
 from sharding.mesh import everywhere
 from sharding.rules import spec_of
 
@@ -34,12 +34,13 @@ class Programs:
     forward: Mapping[BatchLayout, jax.stages.Compiled]
     score_prompt: Mapping[int, jax.stages.Compiled]  # by T
     sample: Mapping[int, jax.stages.Compiled]  # by S
+    sample_masked: Mapping[int, jax.stages.Compiled]  # by S
     score: Mapping[int, jax.stages.Compiled]  # by S
     admit: jax.stages.Compiled
 
     @property
     def count(self) -> int:
-        return len(self.forward) + len(self.score_prompt) + len(self.sample) + len(self.score) + 1
+        return len(self.forward) + len(self.score_prompt) + 2 * len(self.sample) + len(self.score) + 1
 
 
 def compile_programs(
@@ -65,6 +66,7 @@ def compile_programs(
         forward=of("forward"),
         score_prompt=of("score_prompt"),
         sample=of("sample"),
+        sample_masked=of("sample_masked"),
         score=of("score"),
         admit=compiled["admit", 0],
     )
@@ -102,7 +104,11 @@ def lower_programs(
         logits = jax.ShapeDtypeStruct(logits.shape, logits.dtype, sharding=split)
         if ("sample", size) not in lowered:
             sample = jax.jit(functools.partial(steps.sample, program), donate_argnums=0, out_shardings=whole)
-            lowered["sample", size] = sample.lower(rows, logits, integers(len(SEQUENCE_FIELDS), size))
+            sequences = integers(len(SEQUENCE_FIELDS), size)
+            lowered["sample", size] = sample.lower(rows, logits, sequences)
+            masks = jax.ShapeDtypeStruct((size, words_of(vocab_size)), jnp.uint32, sharding=whole)
+            masked = jax.jit(functools.partial(steps.sample_masked, program), donate_argnums=0, out_shardings=whole)
+            lowered["sample_masked", size] = masked.lower(rows, logits, sequences, masks)
             score = jax.jit(functools.partial(steps.score, program), out_shardings=whole)
             lowered["score", size] = score.lower(logits, integers(size))
     blank = Admission(row=0, sampling=SamplingParams(), prompt_token_ids=(), output_token_ids=())

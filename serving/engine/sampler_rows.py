@@ -27,7 +27,7 @@ from serving.engine.request import (
 NO_ID = -1  # pads every list of token ids
 MAX_COUNT = np.iinfo(np.uint16).max
 _PREFIX = MAX_BAD_WORD_TOKENS - 1
-_ALL_BITS = np.uint32(0xFFFFFFFF)
+ALL_BITS = np.uint32(0xFFFFFFFF)
 
 
 @jax.tree_util.register_dataclass
@@ -79,7 +79,7 @@ def init_rows(num_rows: int, vocab_size: int) -> SamplerRows:
         last_token=jnp.zeros((num_rows,), jnp.int32),
         output_counts=jnp.zeros((num_rows, vocab_size), jnp.uint16),
         prompt_seen=jnp.zeros((num_rows, words), jnp.uint32),
-        allowed=jnp.full((num_rows, words), _ALL_BITS, jnp.uint32),
+        allowed=jnp.full((num_rows, words), ALL_BITS, jnp.uint32),
         bias_ids=jnp.full((num_rows, MAX_LOGIT_BIAS), NO_ID, jnp.int32),
         bias_values=jnp.zeros((num_rows, MAX_LOGIT_BIAS), jnp.float32),
         stop_ids=jnp.full((num_rows, MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS), NO_ID, jnp.int32),
@@ -127,7 +127,7 @@ def bitmask(token_ids: Sequence[int], vocab_size: int) -> np.ndarray:
 
 def _allowed_mask(token_ids: Sequence[int], vocab_size: int) -> np.ndarray:
     if not token_ids:
-        return np.full(words_of(vocab_size), _ALL_BITS, np.uint32)
+        return np.full(words_of(vocab_size), ALL_BITS, np.uint32)
     return bitmask(token_ids, vocab_size)
 
 

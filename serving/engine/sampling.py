@@ -7,9 +7,9 @@ it a stage changes no bit.
    arXiv:1909.05858). Then `frequency * count` and, where count > 0, `presence` are subtracted (OpenAI); count is of
    output tokens.
 2. logit_bias is added.
-3. Bans set the logit to -inf: tokens outside `allowed`; end and stop tokens while min_tokens is not reached; the last
-   token of each bad word whose other tokens are the latest output tokens (output only, as in vLLM: a prompt that ends
-   in the start of a bad word does not ban).
+3. Bans set the logit to -inf: tokens outside `allowed`, or outside the mask that a grammar gives for this step; end
+   and stop tokens while min_tokens is not reached; the last token of each bad word whose other tokens are the latest
+   output tokens (output only, as in vLLM: a prompt that ends in the start of a bad word does not ban).
 4. Temperature 0 takes the most likely token, lowest id first, and the rest does not apply. Otherwise token v weighs
    w(v) = exp((logit(v) - max) / temperature), so that the most likely weighs 1.
 5. min_p keeps w(v) >= min_p. top_k keeps the k most likely and every token equal to the k-th. top_p then sees what both
@@ -75,13 +75,18 @@ def greedy(last_token: Array, logits: Array, params: SampleParams) -> tuple[Arra
     return record_last(last_token, params.row, tokens), tokens
 
 
-def sample(rows: SamplerRows, logits: Array, params: SampleParams) -> tuple[SamplerRows, Array]:
-    """Draws one token a sequence from raw logits [S, V] float32.
+def sample(
+    rows: SamplerRows, logits: Array, params: SampleParams, masks: Array | None = None
+) -> tuple[SamplerRows, Array]:
+    """Draws one token a sequence from raw logits [S, V] float32, and where `masks` [S, W] uint32 are given, one of
+    those whose bits are set.
 
     Returns the rows, with the tokens recorded, and tokens [S] int32, `NO_TOKEN` where nothing was asked for or could be
     drawn. Sequences of one call must have distinct rows.
     """
     logits = edited_logits(rows, logits, params)
+    if masks is not None:
+        logits = jnp.where(_unpacked(masks, logits.shape[1]), logits, -jnp.inf)
     peak = jnp.max(logits, axis=-1)
     tokens = lax.cond(
         jnp.any(_is_random(params)),

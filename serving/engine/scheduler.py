@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 
 from serving.engine.block_pool import BlockPool
+from serving.engine.constraint import Constraint
 from serving.engine.draft import Draft, Issued
 from serving.engine.finishing import finish_reason
 from serving.engine.intake import refuse_malformed, refuse_unfitting, refuse_unpinnable
@@ -158,8 +159,8 @@ class Scheduler:
             tenant_service=self._tenant_service,
         )
 
-    def add(self, request: GenerateRequest, now: float) -> None:
-        """Queues a request that is certain to be able to run.
+    def add(self, request: GenerateRequest, now: float, constraint: Constraint | None = None) -> None:
+        """Queues a request that is certain to be able to run. `constraint` is its grammar's.
 
         Raises ContextLengthError where it does not fit the window or the pool, RequestError where it is malformed,
         OverloadedError where the queue is full.
@@ -178,6 +179,7 @@ class Scheduler:
             max_model_len=self._max_model_len,
             page_size=self._pool.page_size,
             namespace=self._pool.namespace,
+            constraint=constraint,
             rank=RANKS[request.priority],
             account=self._roster.waiting.account(request),
         )
@@ -237,6 +239,11 @@ class Scheduler:
         """The last events of streams that plans have ended since this was last asked."""
         ended, self._ended = self._ended, []
         return ended
+
+    def constrained(self) -> list[Sequence]:
+        """The owners of the newest plan's constrained ranges, in its order; some may have ended since it was made."""
+        newest = self._issued[-1]
+        return [newest.owners[i] for i in newest.plan.constrained]
 
     def commit(self, plan: StepPlan, result: StepResult, seconds: float | None = None) -> list[TokenEvent]:
         """Takes in what the oldest plan in flight computed, and in how many seconds, where that was measured. One event

@@ -12,6 +12,7 @@ counts the tokens in flight. In decode that is one position.
 import math
 from collections.abc import Iterable
 
+from serving.engine.constraint import Constraint
 from serving.engine.page_hash import page_digest, root_digest
 from serving.engine.plan import Admission, Range, RangeResult
 from serving.engine.policies.fairness import Account, output_charge
@@ -27,6 +28,7 @@ class Sequence:
         "arrival_time",
         "cached_tokens",
         "computed",
+        "constraint",
         "digests",
         "expires_at",
         "finished",
@@ -63,11 +65,13 @@ class Sequence:
         max_model_len: int,
         page_size: int,
         namespace: str,
+        constraint: Constraint | None = None,
         rank: int = 0,
         account: Account | None = None,
     ) -> None:
         sampling = request.sampling
         self.request = request
+        self.constraint = constraint  # follows `tokens` when it is asked for a mask, so that nothing here feeds it
         self.sampling = sampling
         self.arrival_number = arrival_number
         self.arrival_time = arrival_time

@@ -2,6 +2,7 @@
 
     forward   tokens of the batch through the model and its pages, then logits and the greedy token of each sequence
     sample    instead of the greedy token, where some sequence asks for more
+    sample_masked  the same under grammars: dispatched once the host, beside `forward`, has computed their masks
     score     log-probabilities of the tokens drawn
     score_prompt   log-probabilities of the prompt's own tokens
 
@@ -158,3 +159,10 @@ def score_prompt(
     ids = jnp.pad(next_ids, (0, spare)).reshape(-1, count)
     scored = lax.map(lambda part: score(program, model.logits(part[0]), part[1]), (parts, ids))
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: hidden.shape[0]], scored)
+def sample_masked(
+    program: ModelProgram, rows: SamplerRows, logits: Array, sequences: Array, masks: Array
+) -> tuple[SamplerRows, Array]:
+    """`sample`, of the tokens whose bits are set in masks [S, W] uint32 (see `sampler_rows` for their order)."""
+    return sampling.sample(rows, program.gathered(logits), sample_params(sequences), masks)
+
+

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from serving.engine.request import FinishReason, TokenEvent, TokenLogprobs
-from serving.errors import EngineError
+from serving.errors import EngineError, RequestError
 from serving.generation.detokenizer import Detokenizer
 from serving.generation.request import PreparedPrompt, TextDelta, TextLogprobs, TokenText, Usage
 from serving.generation.stop_strings import StopMatcher, StopStrings
@@ -56,7 +56,10 @@ class Choice:
         """The delta that this event makes visible; None where it is nothing. Raises EngineError where the engine
         failed."""
         if event.finish_reason is FinishReason.ERROR:
-            raise EngineError(event.error or "the engine failed on this request")
+            text = event.error or "the engine failed on this request"
+            if event.error_param is not None:
+                raise RequestError(text, param=event.error_param, code="grammar_too_complex")
+            raise EngineError(text)
         self._cached_tokens = event.cached_tokens or self._cached_tokens
         text, stopped = self._take_tokens(event)
         finish, stop_reason = event.finish_reason, event.stop_token_id

@@ -7,17 +7,14 @@ without secrets, and takes the rendering of long chats off the API process's int
 over a pipe.
 """
 
-import json
-import os
-import select
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from serving.bounded_process import Ask, BoundedProcess
+
+_STARTING = 30.0  # seconds for an interpreter to start, which are not the template's
 _WORKER = Path(__file__).with_name("template_worker.py")
 
 
@@ -47,104 +44,39 @@ class TemplateProcess:
         self._templates = dict(templates)
         self._seconds = seconds
         self._most_chars = most_chars
-        self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._worker = BoundedProcess(_WORKER, [str(memory_bytes)], self._compile_all)
         self._reads: dict[str, frozenset[str]] = {}
 
     def render(self, name: str, variables: Mapping[str, Any]) -> str:
         """Raises TemplateError."""
         request = {"name": name, "variables": variables, "most_chars": self._most_chars}
         with self._lock:
-            process = self._running()
-            return self._ask(process, request)["text"]
+            self._worker.start()
+            return self._answer(self._worker.ask, request)["text"]
 
     def compile(self) -> dict[str, frozenset[str]]:
         """The variables that each template reads. Raises TemplateError of kind syntax where one cannot be parsed."""
         with self._lock:
-            self._running()
+            self._worker.start()
             return self._reads
 
     def close(self) -> None:
         with self._lock:
-            self._end()
+            self._worker.end()
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
-        self._end()
-        self._process = process = subprocess.Popen(
-            [sys.executable, "-I", str(_WORKER), str(self._memory_bytes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={name: os.environ[name] for name in ("TZ", "LD_LIBRARY_PATH") if name in os.environ},
-            cwd="/",
-            start_new_session=True,  # an interrupt from the terminal is for the parent; the worker ends with its pipe
-        )
+    def _compile_all(self, ask: Ask) -> None:
         for name, source in self._templates.items():
-            # Starting an interpreter is not the template's time.
-            answer = self._ask(process, {"name": name, "source": source}, grace=30.0)
+            answer = self._answer(ask, {"name": name, "source": source}, grace=_STARTING)
             self._reads[name] = frozenset(answer["reads"])
-        return process
 
-    def _ask(self, process: subprocess.Popen[bytes], request: dict[str, Any], grace: float = 0.0) -> dict[str, Any]:
-        data = json.dumps({**request, "seconds": self._seconds}).encode()
-        deadline = time.monotonic() + self._seconds + grace
+    def _answer(self, ask: Ask, request: dict[str, Any], grace: float = 0.0) -> dict[str, Any]:
         try:
-            _write(process, len(data).to_bytes(4, "big") + data, deadline)
-            size = int.from_bytes(_read(process, 4, deadline), "big")
-            answer = json.loads(_read(process, size, deadline))
+            answer = ask({**request, "seconds": self._seconds}, self._seconds + grace)
         except TimeoutError:
-            self._end()
             raise TemplateError("limit", f"it did not finish within {self._seconds:g} seconds") from None
-        except (BrokenPipeError, EOFError):
-            self._end()
+        except EOFError:
             raise TemplateError("limit", "it used more memory or time than it may") from None
         if "kind" in answer:
             raise TemplateError(answer["kind"], answer["message"])
         return answer
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-        process.wait()
-
-
-def _write(process: subprocess.Popen[bytes], data: bytes, deadline: float) -> None:
-    assert process.stdin is not None
-    descriptor = process.stdin.fileno()
-    os.set_blocking(descriptor, False)
-    view = memoryview(data)
-    while view:
-        _wait([], [descriptor], deadline)
-        view = view[os.write(descriptor, view) :]
-
-
-def _read(process: subprocess.Popen[bytes], size: int, deadline: float) -> bytes:
-    assert process.stdout is not None
-    descriptor = process.stdout.fileno()
-    parts = bytearray()
-    while len(parts) < size:
-        _wait([descriptor], [], deadline)
-        part = os.read(descriptor, size - len(parts))
-        if not part:
-            raise EOFError
-        parts += part
-    return bytes(parts)
-
-
-def _wait(readable: list[int], writable: list[int], deadline: float) -> None:
-    """select.poll has no limit on the number of open files, unlike select.select."""
-    poll = select.poll()
-    for descriptor in readable:
-        poll.register(descriptor, select.POLLIN)
-    for descriptor in writable:
-        poll.register(descriptor, select.POLLOUT)
-    left = deadline - time.monotonic()
-    if left <= 0 or not poll.poll(left * 1000):
-        raise TimeoutError

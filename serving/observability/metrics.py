@@ -53,6 +53,12 @@ _COUNTERS = {
     "weft_engine_steps": ("steps", "Steps of the engine."),
     "weft_host_seconds": ("host_seconds", "Seconds spent planning, packing and committing steps."),
     "weft_device_wait_seconds": ("device_wait_seconds", "Seconds spent waiting for the device."),
+    "weft_grammar_queries": ("grammar_queries", "Streams that came with a grammar."),
+    "weft_grammar_hits": ("grammar_hits", "Streams whose grammar was compiled already."),
+    "weft_grammar_compile_seconds": ("grammar_compile_seconds", "Seconds spent compiling grammars."),
+    "weft_grammar_refusals": ("grammar_refusals", "Grammars that could not be compiled."),
+    "weft_grammar_masks": ("masks", "Masks computed for grammars."),
+    "weft_grammar_mask_seconds": ("mask_seconds", "Seconds spent computing masks."),
 }
 _GAUGES = {
     "weft_engine_start_time_seconds": ("started_at", "When the engine started, in seconds since 1970."),

@@ -278,7 +278,7 @@ def test_the_worker_sees_no_secrets_of_this_process(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WEFT_SECRET", "hidden")
     with _format("x") as chat_format:
         chat_format.render(CHAT)
-        worker = chat_format._process._process
+        worker = chat_format._process._worker._process
         assert worker is not None
         environment = Path(f"/proc/{worker.pid}/environ").read_bytes()
         assert b"WEFT_SECRET" not in environment

@@ -41,7 +41,7 @@ def test_output_longer_than_the_limit_is_stopped(process: TemplateProcess) -> No
 
 def test_after_its_worker_was_killed_the_next_render_starts_another(process: TemplateProcess) -> None:
     process.compile()
-    worker = process._process
+    worker = process._worker._process
     assert worker is not None
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait()
@@ -50,7 +50,7 @@ def test_after_its_worker_was_killed_the_next_render_starts_another(process: Tem
 
 def test_closing_ends_the_worker(process: TemplateProcess) -> None:
     process.compile()
-    worker = process._process
+    worker = process._worker._process
     assert worker is not None
     process.close()
     assert worker.returncode is not None

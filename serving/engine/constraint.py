@@ -1,0 +1,78 @@
+"""What one stream may say next, by its grammar."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from llguidance import LLMatcher
+
+
+class Constraint:
+    """A grammar's matcher and how far it has read.
+
+    It reads a stream's output when it is asked to (`follow`), and unreads what is not there any more: so that a stream
+    that was preempted, one that goes on in another engine, and one whose draft tokens were refused need nothing else.
+    """
+
+    __slots__ = ("_begin", "_failure", "_free", "_matcher", "_read", "_starts_after")
+
+    def __init__(self, matcher: LLMatcher, free: np.ndarray, starts_after: Sequence[int] = ()) -> None:
+        """`matcher` has read nothing and is nobody else's. `free` [W] uint32 is the mask until the output has
+        `starts_after`."""
+        self._matcher = matcher
+        self._free = free
+        self._starts_after = list(starts_after)
+        self._begin: int | None = None if starts_after else 0  # of the output: where the grammar begins
+        self._read = 0  # tokens of the output
+        self._failure: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why no token can be allowed any more: a limit on what a step may cost, or output that does not match."""
+        if self._failure is None and self._matcher.is_error():
+            self._failure = brief(self._matcher.get_error())
+        return self._failure
+
+    @property
+    def matcher(self) -> LLMatcher | None:
+        """What computes the mask; None where there is nothing to compute: see `mask`."""
+        return None if self._begin is None or self.failure is not None else self._matcher
+
+    @property
+    def mask(self) -> np.ndarray:
+        """[W] uint32: what is allowed where there is no matcher."""
+        return self._free
+
+    def follow(self, tokens: Sequence[int], first: int = 0) -> None:
+        """Makes tokens[first:] the output that was read."""
+        count = len(tokens) - first
+        if count < self._read:
+            self._unread(count)
+        if self._begin is None:
+            self._look_for_begin(tokens, first, count)
+        if self._begin is not None and count > self._read and self.failure is None:
+            new = list(tokens[first + self._read :])
+            allowed = self._matcher.try_consume_tokens(new)
+            if allowed < len(new) and not self._matcher.is_error():
+                self._failure = f"token {self._read + allowed} of the output is not what the grammar allows"
+        self._read = count
+
+    def _unread(self, count: int) -> None:
+        if self._begin is not None:
+            matched = self._read - max(count, self._begin)
+            if matched and not self._matcher.rollback(matched):
+                self._failure = brief(self._matcher.get_error())
+            if self._starts_after and count < self._begin:
+                self._begin = None
+        self._read = count
+
+    def _look_for_begin(self, tokens: Sequence[int], first: int, count: int) -> None:
+        size = len(self._starts_after)
+        for end in range(max(self._read + 1, size), count + 1):
+            if list(tokens[first + end - size : first + end]) == self._starts_after:
+                self._begin = self._read = end
+                return
+
+
+def brief(message: str) -> str:
+    """The first line of what llguidance says, which may go on with its state or a stack."""
+    return message.strip().splitlines()[0][:300] if message.strip() else "the grammar failed"
