@@ -58,6 +58,7 @@ class StreamPosition:
     stream_id: str = ""  # empty: the stream ends with its connection
     after: int = 0  # the number of the last event that the client has
     notice: Callable[[], str | None] = lambda: None  # why it would not outlive this process now
+    abandon: Callable[[], None] = lambda: None  # called where the client left before it was told the stream's id
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -117,6 +118,8 @@ class EventStream(Response):
                 await _drop_connection(scope, gone)
             elif not self._complete:
                 self._on_break(LEFT)
+                if not self._started:
+                    self._position.abandon()
         finally:
             for task in (pump, gone):
                 task.cancel()

@@ -50,7 +50,9 @@ async def start_durable(
     """Begins a generation that outlives this connection, and gives its first reader. Raises what
     DurableGenerations.start raises."""
     admitted = await begin_durable(service, request.state.caller, reply, body)
-    return durable_stream(service, request, admitted, after=0)
+    return durable_stream(
+        service, request, admitted, after=0, abandon=lambda: service.durable.abandon(admitted.stream_id)
+    )
 
 
 async def begin_durable(
@@ -76,11 +78,16 @@ async def begin_durable(
     return await service.durable.start(generation.events, describe)
 
 
-def durable_stream(service: Service, request: Request, admitted: Admitted, *, after: int) -> EventStream:
+def durable_stream(
+    service: Service, request: Request, admitted: Admitted, *, after: int, abandon: Callable[[], None] = lambda: None
+) -> EventStream:
     reply = followed_reply(service, admitted)
     request.state.generation = reply.generation
     position = StreamPosition(
-        stream_id=admitted.stream_id, after=after, notice=lambda: service.durable.notice(admitted.stream_id)
+        stream_id=admitted.stream_id,
+        after=after,
+        notice=lambda: service.durable.notice(admitted.stream_id),
+        abandon=abandon,
     )
     return EventStream(reply.events(), service.streams, on_break(service, request), position)
 

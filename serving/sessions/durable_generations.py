@@ -167,6 +167,12 @@ class DurableGenerations:
             return
         live.stop(_cancelled())
 
+    def abandon(self, stream_id: str) -> None:
+        """Ends one whose only client left before it knew the id: nobody else can read it."""
+        live = self._lives.get(stream_id)
+        if live is not None:
+            live.stop(_cancelled())
+
     async def run(self) -> None:
         """For ever: takes up what nobody holds, hears what other processes ask, mends and trims the log."""
         while True:

@@ -1,6 +1,8 @@
 // The conversation that is open, and the answers on their way. An answer goes on while another conversation is read.
 
-import { assistantMessage, lastUserIndex, newConversation, requestMessages, titleFor, userMessage } from "./conversation.js";
+import {
+  assistantMessage, interruptedAnswer, lastUserIndex, newConversation, requestMessages, titleFor, userMessage,
+} from "./conversation.js";
 import { Turn } from "./turn.js";
 
 /** Emits "open" when another conversation is shown and "unreachable" when an answer failed for want of a server. */
@@ -26,7 +28,7 @@ export class Chat extends EventTarget {
     this.#transcript = transcript;
     this.#announcer = announcer;
     this.#welcome = welcome;
-    // A page that is closed loses its streams; what came so far is kept.
+    // What came so far is kept, with the place where the rest can be taken up.
     addEventListener("pagehide", () => this.#turns.forEach((turn) => store.save(turn.conversation)));
   }
 
@@ -43,6 +45,16 @@ export class Chat extends EventTarget {
     this.#conversation = conversation;
     this.#composer.clear();
     this.#refresh();
+  }
+
+  /** Goes on with the answers that were on their way when the page was left. */
+  resume() {
+    for (const conversation of this.#store.list()) {
+      const answer = interruptedAnswer(conversation);
+      if (answer && !this.#turns.has(conversation.id)) {
+        this.#run(new Turn(this.#api, null, conversation, answer));
+      }
+    }
   }
 
   /** Takes up what another tab did to the open conversation. */
@@ -97,13 +109,21 @@ export class Chat extends EventTarget {
     const turn = new Turn(this.#api, request, conversation, answer);
     conversation.messages.push(answer);
     conversation.updated = Date.now();
-    this.#turns.set(conversation.id, turn);
     this.#store.save(conversation);
     this.#transcript.scrollToLatest();
-    this.#refresh();
     this.#announcer.say("Answering");
+    await this.#run(turn);
+  }
+
+  async #run(turn) {
+    const { conversation } = turn;
+    this.#turns.set(conversation.id, turn);
+    this.#refresh();
     try {
-      await turn.run(() => this.#conversation === conversation && this.#transcript.schedule());
+      await turn.run(() => this.#conversation === conversation && this.#transcript.schedule(), {
+        opened: () => this.#store.save(conversation),
+        lost: () => this.dispatchEvent(new Event("unreachable")),
+      });
     } finally {
       this.#finish(turn);
     }

@@ -1,7 +1,8 @@
 // A conversation is plain data, ready for JSON:
 //   { id, title, created, updated, messages }
 //   user message       { role: "user", content }
-//   assistant message  { role: "assistant", content, model, toolCalls, finishReason, stats, error }
+//   assistant message  { role: "assistant", content, model, toolCalls, finishReason, stats, error, stream }
+//   stream             { id, after } while the answer is on its way: where it goes on from what is there; else null
 
 const TITLE_LENGTH = 60;
 
@@ -15,13 +16,19 @@ export function userMessage(content) {
 }
 
 export function assistantMessage(model) {
-  return { role: "assistant", content: "", model, toolCalls: [], finishReason: null, stats: null, error: null };
+  return { role: "assistant", content: "", model, toolCalls: [], finishReason: null, stats: null, error: null, stream: null };
 }
 
 /** The first line of what was asked first. */
 export function titleFor(text) {
   const line = text.trim().split("\n")[0];
   return line.length > TITLE_LENGTH ? `${line.slice(0, TITLE_LENGTH - 1).trimEnd()}…` : line;
+}
+
+/** The answer that was on its way when the page was left, or null. */
+export function interruptedAnswer(conversation) {
+  const last = conversation.messages.at(-1);
+  return last?.role === "assistant" && last.finishReason === null && last.stream?.id ? last : null;
 }
 
 export function lastUserIndex(conversation) {

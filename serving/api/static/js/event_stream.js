@@ -1,31 +1,35 @@
 // Server-sent events over fetch: EventSource can neither POST nor send headers.
 
-/** An incremental parser of the event stream format: feed it text in any pieces, get whole `data` payloads. */
+/** An incremental parser of the event stream format: feed it text in any pieces, get whole events as { id, data }. */
 export class EventStreamParser {
   #rest = "";
   #data = [];
+  #id = null;
 
-  /** The payloads that this piece completes, in order. */
+  /** The events that this piece completes, in order; `id` is null for one that has none. */
   push(text) {
-    const payloads = [];
+    const events = [];
     const lines = (this.#rest + text).split(/\r\n|\n|\r(?!$)/);
     // The last line may go on in the next piece; a final \r may be the first half of \r\n.
     this.#rest = lines.pop();
     for (const line of lines) {
       if (line === "") {
-        if (this.#data.length > 0) payloads.push(this.#data.join("\n"));
+        if (this.#data.length > 0) events.push({ id: this.#id, data: this.#data.join("\n") });
         this.#data = [];
+        this.#id = null;
       } else if (line.startsWith("data:")) {
         this.#data.push(line.slice(line[5] === " " ? 6 : 5));
+      } else if (line.startsWith("id:")) {
+        this.#id = line.slice(line[3] === " " ? 4 : 3);
       }
-      // Comments keep the connection alive; `event`, `id` and `retry` mean nothing to a chat completion.
+      // Comments keep the connection alive; `event` and `retry` mean nothing to a chat completion.
     }
-    return payloads;
+    return events;
   }
 }
 
-/** The payloads of a fetch body, each as soon as it is whole. Rejects as the body does: on abort or a lost connection. */
-export async function* payloadsOf(body) {
+/** The events of a fetch body, each as soon as it is whole. Rejects as the body does: on abort or a lost connection. */
+export async function* eventsOf(body) {
   const parser = new EventStreamParser();
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   try {

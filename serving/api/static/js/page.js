@@ -54,6 +54,7 @@ class Page {
     this.refreshSettingsBadge();
     this.list.render();
     this.openFromAddress();
+    this.chat.resume();
     this.picker.load();
     this.connection.check();
     this.composer.focus();

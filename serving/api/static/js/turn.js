@@ -1,4 +1,5 @@
-// One answer while it is produced: sends the request, fills the answer message, measures.
+// One answer while it is produced: sends the request, fills the answer message, measures. Its stream goes on without
+// the page: `answer.stream` says where it can be taken up again.
 
 import { ChatError } from "./chat_api.js";
 
@@ -10,27 +11,38 @@ export class Turn {
   #sent = 0;
   #firstToken = null;
   #lastToken = null;
+  #resumed;
 
-  /** `answer` is the assistant message to fill; `conversation` the one it belongs to; `now()` gives milliseconds. */
+  /** `request` is null where the answer's stream is only taken up again. `answer` is the assistant message to fill; `conversation` the one it belongs to; `now()` gives milliseconds. */
   constructor(api, request, conversation, answer, now = () => performance.now()) {
     this.api = api;
     this.request = request;
     this.conversation = conversation;
     this.answer = answer;
     this.#now = now;
+    this.#resumed = request === null;
   }
 
-  /** Runs to the end, whatever it is; calls `changed()` after each chunk. The answer then says how it ended. */
-  async run(changed) {
+  /**
+   * Runs to the end, whatever it is; calls `changed()` after each chunk, `opened()` with the first, and `lost()` where the
+   * connection breaks. The answer then says how it ended; one whose stream is gone stays without an end.
+   */
+  async run(changed, { opened = () => {}, lost = () => {} } = {}) {
     const { answer } = this;
+    let first = true;
     this.#sent = this.#now();
+    answer.stream ??= { id: null, after: null };
     try {
-      for await (const chunk of this.api.completion(this.request, this.#abort.signal)) {
+      for await (const chunk of this.api.completion(this.request, answer.stream, this.#abort.signal, lost)) {
         this.#take(chunk);
+        if (first) opened();
+        first = false;
         changed();
       }
     } catch (error) {
-      if (error.name === "AbortError") {
+      if (this.#resumed && error instanceof ChatError && error.status === 404) {
+        answer.finishReason = null;
+      } else if (error.name === "AbortError") {
         answer.finishReason = "abort";
       } else if (error instanceof ChatError) {
         answer.finishReason = "error";
@@ -41,13 +53,16 @@ export class Turn {
         throw error;
       }
     } finally {
+      answer.stream = null;
       this.#measure(null);
     }
   }
 
-  /** Closes the connection, which is what tells the server to stop. */
+  /** Ends the answer, here and at the server. */
   stop() {
+    const place = { ...this.answer.stream };
     this.#abort.abort();
+    return this.api.cancel(place);
   }
 
   #take(chunk) {
@@ -71,7 +86,7 @@ export class Turn {
 
   /** Times are the page's own: the network and the browser are in them, as they are for the reader. */
   #measure(usage) {
-    if (this.#firstToken === null) return;
+    if (this.#firstToken === null || this.#resumed) return; // what came before a reload was not seen to come
     const stats = (this.answer.stats ??= { firstTokenMs: null, tokens: null, tokensPerSecond: null });
     stats.firstTokenMs = this.#firstToken - this.#sent;
     if (!usage) return;

@@ -22,13 +22,17 @@ END = b""
 
 
 class Exchange:
-    """One chat completion, as the server sees it: the request, and what the test lets it answer."""
+    """One chat completion, or one reading of its stream, as the server sees it: the request, and what the test lets it
+    answer."""
 
-    def __init__(self, body: dict[str, Any], headers: dict[str, str]) -> None:
+    def __init__(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> None:
+        self.path = path
         self.body = body
         self.headers = headers
         self.disconnected = threading.Event()
         self._loop = asyncio.get_running_loop()
+        self._stream_id: str | None = None
+        self._events = 0
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
         self._head: asyncio.Future[Response] = self._loop.create_future()
 
@@ -36,15 +40,20 @@ class Exchange:
         response = JSONResponse({"error": error}, status, headers=headers)
         self._loop.call_soon_threadsafe(self._head.set_result, response)
 
-    def start(self) -> None:
-        response = StreamingResponse(self._stream(), media_type="text/event-stream")
+    def start(self, stream_id: str | None = None, after: int = 0) -> None:
+        """With a `stream_id`, of a stream that can be read again; events are numbered from `after` on."""
+        self._stream_id, self._events = stream_id, after
+        headers = {"x-weft-stream-id": stream_id} if stream_id else {}
+        response = StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
         self._loop.call_soon_threadsafe(self._head.set_result, response)
 
     def raw(self, data: bytes) -> None:
         self._loop.call_soon_threadsafe(self._chunks.put_nowait, data)
 
     def event(self, payload: dict[str, Any]) -> None:
-        self.raw(b"data: " + json.dumps(payload).encode() + b"\n\n")
+        self._events += 1
+        event_id = f"id: {self._stream_id}:{self._events}\n" if self._stream_id else ""
+        self.raw(event_id.encode() + b"data: " + json.dumps(payload).encode() + b"\n\n")
 
     def say(self, text: str) -> None:
         self.delta({"content": text})
@@ -85,6 +94,7 @@ class ScriptedChat:
     def __init__(self) -> None:
         self.models = ["weft-demo", "weft-large"]
         self.ready = True
+        self.cancelled: queue.Queue[str] = queue.Queue()
         self._exchanges: queue.Queue[Exchange] = queue.Queue()
         self.app = Starlette(
             routes=[
@@ -92,6 +102,8 @@ class ScriptedChat:
                 Route("/v1/models", self._models),
                 Route("/health/ready", self._ready),
                 Route("/v1/chat/completions", self._complete, methods=["POST"]),
+                Route("/v1/streams/{id}", self._read, methods=["GET"]),
+                Route("/v1/streams/{id}", self._cancel, methods=["DELETE"]),
             ]
         )
 
@@ -108,7 +120,17 @@ class ScriptedChat:
         return Response(status_code=200 if self.ready else 503)
 
     async def _complete(self, request: Request) -> Response:
-        exchange = Exchange(await request.json(), dict(request.headers))
+        return await self._hand_out(request, await request.json())
+
+    async def _read(self, request: Request) -> Response:
+        return await self._hand_out(request, {})
+
+    async def _cancel(self, request: Request) -> Response:
+        self.cancelled.put(request.path_params["id"])
+        return JSONResponse({})
+
+    async def _hand_out(self, request: Request, body: dict[str, Any]) -> Response:
+        exchange = Exchange(request.url.path, body, dict(request.headers))
         self._exchanges.put(exchange)
         return await exchange.response()
 

@@ -26,17 +26,22 @@ def test_an_answer_streams_in_and_is_rendered_as_markdown(page: Page, chat: Scri
         "model": "weft-demo",
         "messages": [{"role": "user", "content": "Hello"}],
         "stream": True,
+        "durable": True,
         "stream_options": {"include_usage": True},
     }
 
 
 def test_the_event_stream_is_read_alike_however_it_is_cut(page: Page) -> None:
-    text = 'data: {"a":"é"}\r\n\r\n: comment\n\nevent: x\r\ndata:one\r\ndata: two\r\n\r\ndata: cut\r\rdata: [DONE]\n\n'
+    text = (
+        'data: {"a":"é"}\r\nid: s:1\r\n\r\n: comment\n\nevent: x\r\ndata:one\r\ndata: two\r\n\r\n'
+        "id:2\rdata: cut\r\rdata: [DONE]\n\n"
+    )
     results = page.evaluate(
         in_page("read_cut_everywhere"),
         text,
     )
-    assert [json.loads(result) for result in results] == [['{"a":"é"}', "one\ntwo", "cut", "[DONE]"]]
+    events = [("s:1", '{"a":"é"}'), (None, "one\ntwo"), ("2", "cut"), (None, "[DONE]")]
+    assert [json.loads(result) for result in results] == [[{"id": name, "data": data} for name, data in events]]
 
 
 def test_only_the_block_that_grows_is_drawn_again(page: Page, chat: ScriptedChat) -> None:

@@ -31,7 +31,7 @@ def test_settings_are_sent_kept_and_reset(page: Page, chat: ScriptedChat) -> Non
     page.get_by_role("button", name="Reset to defaults").click()
     page.keyboard.press("Escape")
     exchange = answered(page, chat, "Hi again", "Hi.")
-    assert set(exchange.body) == {"model", "messages", "stream", "stream_options"}
+    assert set(exchange.body) == {"model", "messages", "stream", "durable", "stream_options"}
 
 
 def test_a_setting_out_of_range_is_refused_with_the_reason(page: Page, chat: ScriptedChat) -> None:
