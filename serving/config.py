@@ -69,6 +69,7 @@ class EngineConfig:
     compilation_cache: Path | None = None  # None: ~/.cache/weft/compilation
     target_inter_token_ms: float | None = None  # prefill is cut so that steps with running streams stay under it
     aging_seconds: float = 30.0  # a class that stands still for so long gets one stream through
+    crash_reports: Path | None = None  # a folder; None: ~/.cache/weft/crashes
     step_timeout_seconds: float = 120.0  # a step that takes longer hangs, and its engine process is restarted
 
 

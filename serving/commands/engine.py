@@ -19,9 +19,11 @@ from serving.config import Deployment
 from serving.engine.client import Engine
 from serving.engine.cluster import address_to_listen_on, cluster_token, runs_here
 from serving.engine.leader import Leader, Progress
+from serving.engine.local import LocalEngine
 from serving.engine.server import EngineServer
 from serving.errors import SetupError
 from serving.lifeline import Status
+from serving.observability.crash_report import write_crash_report
 from serving.observability.logs import configure_logging, log_event
 from serving.supervisor import EXIT_HOST_LOST, EXIT_SETUP
 
@@ -52,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if deployment.cluster.processes > 1:
         end_at_once(code_of(lambda: _lead(deployment, args.socket, lifeline, progress, failed)))
     engine = build_engine(deployment, progress, failed.set)
-    code = asyncio.run(serve(engine, args.socket, lifeline, failed))
+    code = asyncio.run(serve(engine, args.socket, lifeline, failed, crash_reporter(deployment, engine)))
     if code == EXIT_ENGINE_FAILED:
         end_at_once(code)
     return code
@@ -66,10 +68,25 @@ def _lead(deployment: Deployment, socket_path: Path, lifeline: Reports, progress
     leader = Leader(address_to_listen_on(cluster), cluster.processes, cluster_token(), runs, end_with_lost_host)
     leader.start()
     engine = build_engine(deployment, progress, failed.set, leader)
-    code = asyncio.run(serve(engine, socket_path, lifeline, failed))
+    code = asyncio.run(serve(engine, socket_path, lifeline, failed, crash_reporter(deployment, engine)))
     if code == 0:  # else the followers see this process end, and wait for the next
         leader.close()
     return code
+
+
+def crash_reporter(deployment: Deployment, engine: Engine) -> Callable[[BaseException], None]:
+    """Leaves a crash report of a failed engine."""
+
+    def report(error: BaseException) -> None:
+        sizes = engine.post_mortem() if isinstance(engine, LocalEngine) else {}
+        try:
+            path = write_crash_report(deployment.engine.crash_reports, "engine", error, sizes)
+        except OSError as failure:
+            log_event(log, "no crash report could be written", level=logging.WARNING, reason=failure.strerror)
+        else:
+            log_event(log, "a crash report was written", level=logging.WARNING, path=str(path))
+
+    return report
 
 
 def end_with_lost_host(why: str) -> None:
@@ -130,8 +147,15 @@ class Failed:
         return self._error
 
 
-async def serve(engine: Engine, socket_path: Path, lifeline: Reports, failed: Failed) -> int:
-    """Until SIGTERM, or until the engine fails: then this process ends, and the supervisor starts another."""
+async def serve(
+    engine: Engine,
+    socket_path: Path,
+    lifeline: Reports,
+    failed: Failed,
+    on_crash: Callable[[BaseException], None] = lambda _: None,
+) -> int:
+    """Until SIGTERM, or until the engine fails: then `on_crash` is told, this process ends, and the supervisor starts
+    another."""
     server = EngineServer(engine, socket_path)
     await server.start()
     stopped = asyncio.Event()
@@ -151,6 +175,7 @@ async def serve(engine: Engine, socket_path: Path, lifeline: Reports, failed: Fa
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     await server.stop()
     if not stopped.is_set():
+        on_crash(await failed.wait())
         return EXIT_ENGINE_FAILED
     await engine.close()
     return 0

@@ -63,6 +63,7 @@ class EngineLoop:
         self.masks = TokenMasks(now)
         self._executor = executor
         self._now = now
+        self.last_plan: StepPlan | None = None
         self._in_flight: InFlight | None = None
         self._collected_at = float("-inf")
 
@@ -77,6 +78,7 @@ class EngineLoop:
         """Starts the next step, finishes the one before it, and returns what that one did for its streams."""
         begin = self._now()
         plan = self.scheduler.plan(begin)
+        self.last_plan = plan or self.last_plan
         events = self.scheduler.take_ended()
         started = None if plan is None else InFlight(plan, self._executor.dispatch(plan), self._now())
         finished, self._in_flight = self._in_flight, started

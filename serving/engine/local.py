@@ -136,6 +136,19 @@ class LocalEngine:
         if self._grammars is not None:
             await asyncio.to_thread(self._grammars.close)
 
+    def post_mortem(self) -> dict[str, float | bool]:
+        """Sizes, for a crash report: of the engine at its last step, and of the step that was planned last."""
+        plan = self._loop.last_plan
+        sizes = dataclasses.asdict(self._stats)
+        if plan is not None:
+            sizes |= {
+                "step_tokens": plan.num_tokens,
+                "step_ranges": len(plan.ranges),
+                "step_decodes": plan.num_decode,
+                "step_admissions": len(plan.admissions),
+            }
+        return sizes
+
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         self._refuse_if_down()
         constraint = await self._constraint(request)
