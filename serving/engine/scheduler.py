@@ -255,25 +255,30 @@ class Scheduler:
             raise ValueError(f"step {plan.step} is not the oldest one in flight")
         if len(result.ranges) != len(plan.ranges):
             raise ValueError(f"step {plan.step} has {len(plan.ranges)} ranges, its result {len(result.ranges)}")
-        if any(p.samples == (r.token_id is None) for p, r in zip(plan.ranges, result.ranges, strict=True)):
+        if [planned.samples for planned in plan.ranges] != [found.token_id is not None for found in result.ranges]:
             raise ValueError(f"step {plan.step}: a range that samples must have a token, and no other may")
         issued = self._issued.popleft()
         if seconds is not None:
             self._cost.observe(issued.num_tokens, seconds)
         events: list[TokenEvent] = []
+        accepted = 0
         for sequence, planned, computed in zip(issued.owners, plan.ranges, result.ranges, strict=True):
             if sequence.finished:
                 continue
             if planned.prompt_logprobs_from is not None:
                 sequence.gather(planned, computed)
-            if computed.token_id is not None and computed.token_id < 0:
+            token_id = computed.token_id
+            if token_id is None:
+                if sequence.scoring_only and planned.start + planned.length == sequence.num_prompt:
+                    self._roster.remove(sequence)
+                    events.append(sequence.event(reason=FinishReason.LENGTH))
+            elif token_id < 0:
                 self._roster.remove(sequence)
                 events.append(sequence.event(reason=FinishReason.ERROR, error=NOTHING_TO_DRAW))
-            elif computed.token_id is not None:
-                events.append(self._accept(sequence, planned, computed.token_id, computed.logprobs))
-            elif sequence.scoring_only and planned.start + planned.length == sequence.num_prompt:
-                self._roster.remove(sequence)
-                events.append(sequence.event(reason=FinishReason.LENGTH))
+            else:
+                accepted += 1
+                events.append(self._accept(sequence, planned, token_id, computed.logprobs))
+        self._generation_tokens += accepted
         return events
 
     def check(self) -> None:
@@ -302,17 +307,19 @@ class Scheduler:
 
     def _accept(self, sequence: Sequence, planned: Range, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
         """Appends the token that `planned` sampled, and ends the stream where that ends it."""
-        sequence.tokens.append(token_id)
+        tokens = sequence.tokens
+        tokens.append(token_id)
         sequence.in_flight -= 1
         sequence.account.charged += sequence.token_charge
-        self._generation_tokens += 1
         if sequence.may_publish:
             self._sharing.publish(sequence)
+        if token_id not in sequence.end_tokens and len(tokens) < sequence.max_length:
+            return sequence.event(token_id, logprobs)
         reason, stop_token_id = finish_reason(
             token_id,
             sequence.sampling,
             num_output=planned.num_output,
-            num_tokens=len(sequence.tokens),
+            num_tokens=len(tokens),
             max_tokens=sequence.max_length,
         )
         if reason is not None:

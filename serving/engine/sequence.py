@@ -30,6 +30,7 @@ class Sequence:
         "computed",
         "constraint",
         "digests",
+        "end_tokens",
         "expires_at",
         "finished",
         "furthest",
@@ -45,6 +46,7 @@ class Sequence:
         "queue_seconds",
         "rank",
         "request",
+        "request_id",
         "root",
         "row",
         "sampling",
@@ -71,6 +73,7 @@ class Sequence:
     ) -> None:
         sampling = request.sampling
         self.request = request
+        self.request_id = request.request_id
         self.constraint = constraint  # follows `tokens` when it is asked for a mask, so that nothing here feeds it
         self.sampling = sampling
         self.arrival_number = arrival_number
@@ -78,6 +81,7 @@ class Sequence:
         self.page_size = page_size
         self.num_prompt = len(request.prompt_token_ids)
         self.tokens = [*request.prompt_token_ids, *request.output_token_ids]
+        self.end_tokens = frozenset(sampling.eos_token_ids + sampling.stop_token_ids)
         self.max_length = min(self.num_prompt + sampling.max_tokens, max_model_len)
         self.scoring_only = sampling.max_tokens == 0
         # The last token of a stream is delivered and never computed, unless nothing is sampled at all.
@@ -106,10 +110,6 @@ class Sequence:
         self.finished = False
         self.cached_tokens: int | None = None  # at first admission
         self.queue_seconds: float | None = None
-
-    @property
-    def request_id(self) -> str:
-        return self.request.request_id
 
     @property
     def remaining(self) -> int:
@@ -219,7 +219,7 @@ class Sequence:
         token_ids = () if token_id is None else (token_id,)
         if self.started:
             return TokenEvent(
-                request_id=self.request.request_id,
+                request_id=self.request_id,
                 token_ids=token_ids,
                 logprobs=() if logprobs is None else (logprobs,),
                 finish_reason=reason,
@@ -228,7 +228,7 @@ class Sequence:
             )
         self.started = True
         return TokenEvent(
-            request_id=self.request.request_id,
+            request_id=self.request_id,
             token_ids=token_ids,
             logprobs=() if logprobs is None else (logprobs,),
             prompt_logprobs=tuple(self.gathered) if len(self.gathered) == self.num_prompt - 1 else (),
