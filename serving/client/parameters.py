@@ -56,6 +56,8 @@ class Parameters(TypedDict, total=False):
     parallel_tool_calls: bool
     response_format: Mapping[str, Any]
     cache_salt: str
+    priority: str  # interactive, standard, batch
+    timeout_seconds: float  # the text so far is the answer then; a call's `timeout` ends it without one
 
 
 def prompt_request(prompt: str | Sequence[int], parameters: Parameters) -> Any:
@@ -77,6 +79,8 @@ def _fields(parameters: Parameters) -> dict[str, Any]:
         raise TypeError(f"there is no parameter {min(unknown)}")
     if isinstance(given.get("stop"), str):
         given["stop"] = [given["stop"]]
+    if "priority" in given:
+        given["priority"] = f"PRIORITY_{given['priority'].upper()}"
     for name in _JSON:
         if name in given:
             given[f"{name}_json"] = json.dumps(given.pop(name))

@@ -49,13 +49,13 @@ class GenerationCalls:
 
     async def _generate(self, _: object, context: Context) -> bytes:
         async with self._front.call(context, "Generate") as call:
-            asked = await _typed(context, lambda data: generate_request(data, stream=False))
+            asked = await _asked(context, stream=False)
             with named_for_client(asked.names):
                 return (await self._reply(call, asked).whole()).SerializeToString()
 
     async def _stream(self, _: object, context: Context) -> None:
         async with self._front.call(context, "Stream") as call:
-            asked = await _typed(context, lambda data: generate_request(data, stream=True))
+            asked = await _asked(context, stream=True)
             with named_for_client(asked.names):
                 async with aclosing(self._reply(call, asked).chunks()) as chunks:
                     async for chunk in chunks:
@@ -94,6 +94,12 @@ class GenerationCalls:
                 await context.write(data)
         except TimeoutError:
             raise SlowReaderError(f"nothing was read for {patience:g} seconds") from None
+
+
+async def _asked(context: Context, *, stream: bool) -> Asked:
+    """Raises RequestError."""
+    left = context.time_remaining()
+    return await _typed(context, lambda data: generate_request(data, stream=stream, seconds_left=left))
 
 
 async def _typed(context: Context, read: Callable[[bytes], T]) -> T:

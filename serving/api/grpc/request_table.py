@@ -12,6 +12,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from serving.api.chat_body import ChatBody
 from serving.api.completion_body import CompletionBody
+from serving.api.sampling_body import MAX_TIMEOUT_SECONDS
 from serving.api.strict_json import MAX_CONTAINERS, join_path, parse_value
 from serving.api.tokenize_body import DetokenizeBody, TokenizeBody
 from serving.api.typed_body import typed
@@ -20,6 +21,7 @@ from serving.errors import RequestError
 
 _JSON = "_json"  # the end of the names of fields that hold JSON
 _LISTS = {schema.TokenIds: "ids", schema.Messages: "messages"}  # messages that are there to be in a oneof
+_LEAST_SECONDS = 1e-3  # 0 would be no deadline
 _OWN_NAMES = {"prompt_token_ids": "prompt"}  # fields that the table has under another name
 
 
@@ -41,8 +43,9 @@ class Asked:
     names: Mapping[str, str]
 
 
-def generate_request(data: bytes, *, stream: bool) -> Asked:
-    """Raises RequestError that names the field at fault."""
+def generate_request(data: bytes, *, stream: bool, seconds_left: float | None) -> Asked:
+    """`seconds_left` are those until the call's deadline, by which the generation ends too. Raises RequestError that
+    names the field at fault."""
     message = parsed(schema.GenerateRequest, data)
     table = request_table(message)
     given = message.WhichOneof("input")
@@ -52,6 +55,8 @@ def generate_request(data: bytes, *, stream: bool) -> Asked:
         )
     if stream:
         table["stream"] = True
+    if seconds_left is not None:
+        table.setdefault("timeout_seconds", min(max(seconds_left, _LEAST_SECONDS), MAX_TIMEOUT_SECONDS))
     if given != "messages":
         names = {"prompt": given}
         with named_for_client(names):

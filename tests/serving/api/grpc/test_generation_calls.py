@@ -1,7 +1,5 @@
 """Generation over gRPC: what HTTP answers, in messages."""
 
-
-
 from serving.client import schema
 from tests.serving.api.conftest import MODEL, ApiMaker
 from tests.serving.api.grpc.serving_grpc import channel_to, chat, streaming, unary
