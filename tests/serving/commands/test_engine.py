@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from serving.commands.engine import EXIT_ENGINE_FAILED, Failed, serve
+from serving.commands.engine import EXIT_ENGINE_FAILED, Failed, crash_reporter, serve
+from serving.config import Deployment, EngineConfig, ModelConfig
 from serving.engine.remote import RemoteEngine
 from serving.lifeline import Status
 from tests.fakes.mortal_engine import MortalEngine
@@ -45,6 +46,19 @@ async def test_a_failed_engine_ends_the_process_with_a_code_of_its_own(tmp_path:
         await reports.ready.wait()
         await asyncio.to_thread(failed.set, RuntimeError("the device is gone"))
         assert await running == EXIT_ENGINE_FAILED
+
+
+async def test_a_failed_engine_leaves_a_report(tmp_path: Path) -> None:
+    config = EngineConfig(crash_reports=tmp_path / "crashes")
+    deployment = Deployment(name="tiny", model=ModelConfig(checkpoint=tmp_path), engine=config)
+    failed = Failed()
+    failed.set(RuntimeError("a word of a user's"))
+    engine = MortalEngine()
+    async with asyncio.timeout(PATIENCE):
+        await serve(engine, tmp_path / "private" / "engine.sock", Reports(), failed, crash_reporter(deployment, engine))
+    (report,) = (tmp_path / "crashes").iterdir()
+    assert "RuntimeError" in report.read_text()
+    assert "a word" not in report.read_text()
 
 
 async def test_a_failure_before_the_loop_ran_is_not_lost(tmp_path: Path) -> None:

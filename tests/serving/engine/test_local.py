@@ -161,6 +161,8 @@ async def test_a_failing_device_ends_every_stream_and_tells_its_owner(tmp_path: 
         await engine.stats()
     await engine.close()  # the streams hear of it first
     assert [str(error) for error in told] == ["the device is gone"]
+    sizes = engine.post_mortem()
+    assert sizes["step_tokens"] >= sizes["step_ranges"] >= 1
 
 
 class Hanging:
