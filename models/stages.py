@@ -110,10 +110,9 @@ def _stage(model: Decoder, layers: range, begins: bool, ends: bool) -> Decoder:
             if run.stack == stack
         ]
     stage.runs = tuple(sorted(moved, key=lambda run: run.first))
-    if not begins and not (ends and model.head is None):
-        stage.embedding = None
-    if not ends:
-        stage.norm = stage.head = None
+    lacks = [] if begins or (ends and model.head is None) else ["embedding"]
+    for name in lacks if ends else [*lacks, "norm", "head"]:
+        setattr(stage, name, None)
     return stage
 
 

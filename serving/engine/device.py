@@ -98,7 +98,7 @@ def load_executor(
     room = engine.cache_bytes
     if room is None and not engine.num_pages:
         measured = (model, shape, limits, body, cache_dtype, mesh)
-        room = CACHE_BYTES_ON_CPU if on_cpu else bytes_for_pages(*measured, free=free_memory(mesh))
+        room = CACHE_BYTES_ON_CPU // mesh.devices.size if on_cpu else bytes_for_pages(*measured, free=free_memory(mesh))
     num_pages = page_count(engine.num_pages, room, bytes_on_a_device(page), limits)
     executor = Executor(
         model,

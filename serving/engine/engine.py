@@ -22,6 +22,7 @@ from serving.engine.constraint import Constraint
 from serving.engine.plan import StepPlan, StepResult
 from serving.engine.request import TokenEvent
 from serving.engine.scheduler import Scheduler
+from serving.engine.shards import ShardedScheduler
 from serving.engine.token_masks import TokenMasks
 
 GRAMMAR_FAILED = "the grammar cannot be followed any further"
@@ -56,7 +57,10 @@ class EngineLoop:
     """Owns the scheduler and the executor. Everything here runs on one thread."""
 
     def __init__(
-        self, scheduler: Scheduler, executor: StepExecutor, now: Callable[[], float] = time.perf_counter
+        self,
+        scheduler: Scheduler | ShardedScheduler,
+        executor: StepExecutor,
+        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.scheduler = scheduler
         self.clock = StepClock()

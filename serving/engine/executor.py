@@ -5,31 +5,31 @@ an error, never a compilation while serving. Programs do not wait for each other
 the device works, and the tokens it draws feed the next dispatch on the device.
 """
 
+import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 from jax.sharding import Mesh
 
 from models.interface import Model, ModelShape
-from models.split_experts import split_experts
+from models.split_experts import Wish, log_ways, split_experts
+from models.stages import Stages
 from pallas_kernels.dispatch import AttentionBody
-from serving.engine import steps
+from pallas_kernels.ragged import Pool
 from serving.engine.batch import BatchPacker, PackedBatch, needs_row
-from serving.engine.kernels import checked_attention
 from serving.engine.limits import ExecutorLimits
-from serving.engine.placement import attention_on_mesh, pool_on_mesh, pool_spec, spec_of_a_device
+from serving.engine.pipeline import EarlierStages, lower_earlier
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
 from serving.engine.programs import Progress, compile_programs
 from serving.engine.request import TokenLogprobs
 from serving.engine.sampler_rows import ALL_BITS, admission_arrays, init_rows, words_of
 from serving.engine.scores import ScoredTokens
+from serving.engine.stage import stages_of
 from sharding.host_data import put_tree
 from sharding.mesh import everywhere, one_device
 
@@ -43,37 +43,60 @@ class Executor:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Stages,
         shape: ModelShape,
         limits: ExecutorLimits,
         attention: AttentionBody,
         cache_dtype: Any,
         progress: Progress | None = None,
         mesh: Mesh | None = None,
+        expert_exchange: Wish = "auto",
     ) -> None:
-        """The weights lie on the mesh already (see `sharding.params`); without one all is on the default device."""
+        """The weights lie on the mesh already (see `sharding.params` and `models.stages`); without one all is on the
+        default device. With a pipeline this is one of its lanes (see `lanes.py`); `beside` makes the others.
+        """
         mesh = mesh or one_device()
         self.limits = limits
         self.vocab_size = shape.vocab_size
-        split_experts(model, mesh)
-        graph, state = nnx.split(model)
-        leaves, tree = jax.tree.flatten(state)
-        self._weights: tuple[Array, ...] = tuple(leaves)
-        spec = pool_spec(shape, limits, cache_dtype, mesh)
-        pool = pool_on_mesh(attention, spec, mesh)
-        attend = attention_on_mesh(checked_attention(attention, spec_of_a_device(spec, mesh)), mesh, pool)
-        program = steps.ModelProgram(graph, tree, attend, shape.vocab_size, mesh)
-        self.pool = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), pool)
-        self._rows = put_tree(init_rows(limits.max_num_seqs, shape.vocab_size), everywhere(mesh))
-        self._packer = BatchPacker(limits.max_num_seqs, limits.table_width, limits.layout_for)
+        split_experts(model, mesh, expert_exchange)
+        if shape.experts and mesh.devices.size > 1:
+            log_ways(mesh, expert_exchange, shape.experts, shape.experts_per_token, limits.token_buckets)
+        *earlier, last = stages_of(model, shape, limits, attention, cache_dtype, mesh)
+        self._mesh = last.mesh
+        self._weights = last.weights
+        self._begin_rows()
+        layouts = [limits.layout_for(bucket) for bucket in limits.token_buckets]
+        self._earlier: EarlierStages | None = None
+        entering = None
+        if earlier:
+            lowered, entering = lower_earlier(earlier, last, layouts, self._rows)
+            self._earlier = EarlierStages(earlier, last, lowered, progress)
+        self._pages = _Pages(last.empty_pool())
+        self.programs = compile_programs(
+            last.program, layouts, self._weights, self.pool, self._rows, progress, entering
+        )
+
+    def beside(self) -> "Executor":
+        """One for other rows, over the same weights, pages and programs."""
+        other = copy.copy(self)
+        other._begin_rows()
+        return other
+
+    def _begin_rows(self) -> None:
+        limits = self.limits
+        num_rows = limits.shards * limits.max_num_seqs
+        self._rows = put_tree(init_rows(num_rows, self.vocab_size), everywhere(self._mesh))
+        self._packer = BatchPacker(num_rows, limits.table_width, limits.layout_for, limits.shards)
         self._draw_later: DrawMasked | None = None  # of the step that waits for its masks
         self._prompts: dict[int, tuple[int, ...]] = {}  # by row, of the sequences whose prompts are scored
-        layouts = [limits.layout_for(bucket) for bucket in limits.token_buckets]
-        self.programs = compile_programs(program, layouts, self._weights, self.pool, self._rows, progress)
+
+    @property
+    def pool(self) -> Pool:
+        return self._pages.pool
 
     @property
     def programs_compiled(self) -> int:
-        return self.programs.count
+        return self.programs.count + (0 if self._earlier is None else self._earlier.count)
 
     def dispatch(self, plan: StepPlan) -> "PendingStep":
         """Starts a step and returns at once. `collect` on what it returns waits for the tokens. Where ranges are
@@ -85,8 +108,10 @@ class Executor:
             self._admit(admission)
         batch = self._packer.pack(plan)
         layout = batch.layout
-        self.pool, last_token, tokens, logits, sequences, hidden = self.programs.forward[layout](
-            self._weights, self.pool, self._rows.last_token, batch.vector
+        last = self._rows.last_token
+        handed = () if self._earlier is None else (self._earlier.run(layout, last, batch.vector),)
+        self._pages.pool, last_token, tokens, logits, sequences, hidden = self.programs.forward[layout](
+            self._weights, self.pool, last, batch.vector, *handed
         )
         self._rows = replace(self._rows, last_token=last_token)
         prompt_ids, prompt_scores = self._score_prompt(plan, batch, hidden) if batch.prompt_logprobs else (None, None)
@@ -94,23 +119,23 @@ class Executor:
             array.copy_to_host_async()
         if plan.constrained:
             self._draw_later = functools.partial(self._draw_masked, plan, batch, logits, sequences)
-            return PendingStep(plan, None, self._draw_later, prompt_ids, prompt_scores)
+            return PendingStep(plan, batch, None, self._draw_later, prompt_ids, prompt_scores)
         if not batch.plain:
-            self._rows, tokens = self.programs.sample[layout.sequences](self._rows, logits, sequences)
-        return PendingStep(plan, self._drawn(batch, logits, tokens), None, prompt_ids, prompt_scores)
+            self._rows, tokens = self.programs.sample[layout.all_sequences](self._rows, logits, sequences)
+        return PendingStep(plan, batch, self._drawn(batch, logits, tokens), None, prompt_ids, prompt_scores)
 
     def _draw_masked(
         self, plan: StepPlan, batch: PackedBatch, logits: Array, sequences: Array, masks: np.ndarray
     ) -> Drawn:
-        size = batch.layout.sequences
+        size = batch.layout.all_sequences
         every = np.full((size, words_of(self.vocab_size)), ALL_BITS, np.uint32)
-        every[list(plan.constrained)] = masks
+        every[batch.slots[list(plan.constrained)]] = masks
         self._rows, tokens = self.programs.sample_masked[size](self._rows, logits, sequences, every)
         self._draw_later = None
         return self._drawn(batch, logits, tokens)
 
     def _drawn(self, batch: PackedBatch, logits: Array, tokens: Array) -> Drawn:
-        scores = self.programs.score[batch.layout.sequences](logits, tokens) if batch.logprobs else None
+        scores = self.programs.score[batch.layout.all_sequences](logits, tokens) if batch.logprobs else None
         for array in jax.tree.leaves((tokens, scores)):
             array.copy_to_host_async()
         return tokens, scores
@@ -127,14 +152,19 @@ class Executor:
 
     def _score_prompt(self, plan: StepPlan, batch: PackedBatch, hidden: Array) -> tuple[np.ndarray, Scores]:
         """Scores at each position of the flat batch the prompt token that follows it, where there is one."""
-        next_ids = np.zeros(batch.layout.tokens, np.int32)
-        begin = 0
-        for r in plan.ranges:
+        next_ids = np.zeros(batch.layout.all_tokens, np.int32)
+        for r, begin in zip(plan.ranges, batch.begins.tolist(), strict=True):
             if r.prompt_logprobs_from is not None:
                 following = self._prompts[r.row][r.start + 1 : r.start + 1 + r.length]
                 next_ids[begin : begin + len(following)] = following
-            begin += r.length
-        return next_ids, self.programs.score_prompt[batch.layout.tokens](self._weights, hidden, next_ids)
+        return next_ids, self.programs.score_prompt[batch.layout.all_tokens](self._weights, hidden, next_ids)
+
+
+@dataclass(slots=True)
+class _Pages:
+    """The pool of the last stage, which each step takes and gives back."""
+
+    pool: Pool
 
 
 @dataclass(slots=True)
@@ -142,6 +172,7 @@ class PendingStep:
     """A step on the device."""
 
     plan: StepPlan
+    batch: PackedBatch
     drawn: Drawn | None  # None until `draw`
     draw_masked: DrawMasked | None  # where ranges are constrained
     prompt_ids: np.ndarray | None  # [T]
@@ -161,17 +192,18 @@ class PendingStep:
         prompt = None
         if self.prompt_ids is not None and self.prompt_scores is not None:
             prompt = ScoredTokens(self.prompt_ids, *map(np.asarray, self.prompt_scores))
-        results, begin = [], 0
-        for i, (r, token) in enumerate(zip(self.plan.ranges, tokens.tolist(), strict=False)):
+        results, ids = [], tokens.tolist()
+        where = zip(self.batch.slots.tolist(), self.batch.begins.tolist(), strict=True)
+        for r, (slot, begin) in zip(self.plan.ranges, where, strict=True):
+            token = ids[slot]
             top = r.sampling.logprobs if r.samples else None
             results.append(
                 RangeResult(
                     token_id=token if r.samples else None,
-                    logprobs=None if drawn is None or top is None else drawn.at(i, top),
+                    logprobs=None if drawn is None or top is None else drawn.at(slot, top),
                     prompt_logprobs=_of_prompt(prompt, r, begin),
                 )
             )
-            begin += r.length
         return StepResult(ranges=tuple(results))
 
 

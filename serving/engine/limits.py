@@ -43,7 +43,8 @@ def of_a_shard(engine: EngineConfig, shards: int) -> EngineConfig:
             below = size // shards * shards
             near = f"{below} or {below + shards}" if below else f"{shards}"
             raise ConfigError(
-                f"engine.{name} is {size}, which {shards} data shards (mesh.data) cannot share evenly: it can be {near}",
+                f"engine.{name} is {size}, which {shards} data shards (mesh.data) cannot share evenly: "
+                f"it can be {near}",
                 param=name,
             )
     return dataclasses.replace(

@@ -25,6 +25,7 @@ from serving.engine.limits import ExecutorLimits
 from serving.engine.prefix_pins import PinnedPrefix
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.engine.scheduler import Scheduler
+from serving.engine.shards import ShardedScheduler, scheduler_for
 from serving.engine.vocabulary import Vocabulary
 from serving.engine.watchdog import StepWatchdog
 from serving.errors import EngineError, EngineUnavailableError, UnsupportedError, WeftError
@@ -75,7 +76,7 @@ class Stream:
 class Question(Generic[T]):
     """What the loop's thread is to do between two steps, and who waits for the answer."""
 
-    ask: Callable[[Scheduler, float], T]  # of the time on the loop's clock
+    ask: Callable[[Scheduler | ShardedScheduler, float], T]  # of the time on the loop's clock
     loop: asyncio.AbstractEventLoop
     answer: "asyncio.Future[T]"
 
@@ -167,6 +168,14 @@ class LocalEngine:
             if not ended:
                 self._send(request.request_id)
 
+    async def _constraint(self, request: GenerateRequest) -> Constraint | None:
+        if request.grammar is None:
+            return None
+        if self._grammars is None:
+            raise UnsupportedError("grammar is not supported: this engine knows no vocabulary", param="grammar")
+        refuse_beside_grammar(request.sampling)
+        return await self._grammars.constraint(request.grammar, request.output_token_ids)
+
     async def pin(self, name: str, token_ids: tuple[int, ...], *, salt: str = "", seconds: float) -> PinnedPrefix:
         """Keeps the pages of a prefix in the cache for `seconds`; see `Scheduler.pin`."""
         return await self._ask(
@@ -177,20 +186,12 @@ class LocalEngine:
         """Whether there was such a pin."""
         return await self._ask(lambda scheduler, now: scheduler.unpin(name))
 
-    async def _ask(self, ask: Callable[[Scheduler, float], T]) -> T:
+    async def _ask(self, ask: Callable[[Scheduler | ShardedScheduler, float], T]) -> T:
         self._refuse_if_down()
         loop = asyncio.get_running_loop()
         question = Question(ask, loop, loop.create_future())
         self._send(question)
         return await question.answer
-
-    async def _constraint(self, request: GenerateRequest) -> Constraint | None:
-        if request.grammar is None:
-            return None
-        if self._grammars is None:
-            raise UnsupportedError("grammar is not supported: this engine knows no vocabulary", param="grammar")
-        refuse_beside_grammar(request.sampling)
-        return await self._grammars.constraint(request.grammar, request.output_token_ids)
 
     def _send(self, item: Stream | Question[Any] | str) -> None:
         self._inbox.append(item)
@@ -326,34 +327,41 @@ def start_local_engine(
     """A scheduler and a loop around an executor, running. `watchdog` None: one with the deployment's limit;
     `vocabulary` None: no request may have a grammar."""
     limits, engine = executor.limits, deployment.engine
-    pool = BlockPool(
-        limits.num_pages, limits.page_size, namespace=deployment.name, prefix_caching=engine.prefix_caching
-    )
-    scheduler = Scheduler(
-        max_model_len=limits.max_model_len,
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.token_buckets[-1],
-        max_waiting=engine.max_waiting,
-        pool=pool,
-        vocab_size=executor.vocab_size,
-        token_buckets=limits.token_buckets,
-        target_inter_token=None if engine.target_inter_token_ms is None else engine.target_inter_token_ms / 1000,
-        aging=engine.aging_seconds,
-    )
+
+    def pool() -> BlockPool:
+        return BlockPool(
+            limits.num_pages, limits.page_size, namespace=deployment.name, prefix_caching=engine.prefix_caching
+        )
+
+    def scheduler(pool: BlockPool) -> Scheduler:
+        return Scheduler(
+            max_model_len=limits.max_model_len,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.token_buckets[-1],
+            max_waiting=-(-engine.max_waiting // limits.shards),
+            pool=pool,
+            vocab_size=executor.vocab_size,
+            token_buckets=limits.token_buckets,
+            target_inter_token=None if engine.target_inter_token_ms is None else engine.target_inter_token_ms / 1000,
+            aging=engine.aging_seconds,
+        )
+
     info = EngineInfo(
         model_name=deployment.name,
         vocab_size=executor.vocab_size,
         max_model_len=limits.max_model_len,
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.token_buckets[-1],
+        max_num_seqs=limits.shards * limits.max_num_seqs,
+        max_num_batched_tokens=limits.shards * limits.token_buckets[-1],
         page_size=limits.page_size,
-        num_pages=limits.num_pages,
+        num_pages=limits.shards * limits.num_pages,
         programs_compiled=executor.programs_compiled,
         startup_seconds=startup_seconds,
     )
     watchdog = watchdog or StepWatchdog(engine.step_timeout_seconds)
     grammars = None if vocabulary is None else Grammars(vocabulary, executor.vocab_size)
-    return LocalEngine(EngineLoop(scheduler, executor), info, watchdog, on_failure, grammars)
+    return LocalEngine(
+        EngineLoop(scheduler_for(limits, pool, scheduler), executor), info, watchdog, on_failure, grammars
+    )
 
 
 def _put_all(batch: list[tuple[Stream, TokenEvent]]) -> None:

@@ -62,7 +62,9 @@ class EarlierStages:
         lowered: list[dict[BatchLayout, jax.stages.Lowered]],
         progress: Progress | None,
     ) -> None:
-        together = {(str(i), layout): low for i, of_stage in enumerate(lowered) for layout, low in of_stage.items()}
+        together: dict[tuple[str, object], jax.stages.Lowered] = {
+            (str(i), layout): low for i, of_stage in enumerate(lowered) for layout, low in of_stage.items()
+        }
         compiled = compile_lowered(together, progress)
         self._weights = [stage.weights for stage in stages]
         self._pools = [stage.empty_pool() for stage in stages]

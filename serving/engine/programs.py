@@ -50,6 +50,7 @@ def compile_programs(
     pool: Pool,
     rows: SamplerRows,
     progress: Progress | None = None,
+    entering: Mapping[BatchLayout, jax.ShapeDtypeStruct] | None = None,
 ) -> Programs:
     """Compiles all programs of these buckets for the program's mesh. Nothing is run.
 
@@ -57,7 +58,7 @@ def compile_programs(
     What comes out lies as what goes in, so that a donated array is overwritten in place and no program sees another
     layout than the one that it was compiled for.
     """
-    compiled = _compile_all(lower_programs(program, layouts, weights, pool, rows), progress)
+    compiled = compile_lowered(lower_programs(program, layouts, weights, pool, rows, entering), progress)
 
     def of(name: str) -> dict:
         return {key: program for (kind, key), program in compiled.items() if kind == name}
@@ -78,10 +79,15 @@ def lower_programs(
     weights: tuple[Array, ...],
     pool: Pool,
     rows: SamplerRows,
+    entering: Mapping[BatchLayout, jax.ShapeDtypeStruct] | None = None,
 ) -> dict[tuple[str, object], jax.stages.Lowered]:
-    """Every program by its name and its bucket."""
+    """Every program by its name and its bucket.
+
+    entering: what the last stage of a pipeline takes from those before it.
+    """
     whole = everywhere(program.mesh)
-    split = NamedSharding(program.mesh, spec_of((None, "vocab")))
+    split = NamedSharding(program.mesh, spec_of(("tokens", "vocab")))
+    tokens = NamedSharding(program.mesh, spec_of(("tokens", None)))
     vocab_size = program.vocab_size
 
     def integers(*shape: int) -> jax.ShapeDtypeStruct:
@@ -93,14 +99,15 @@ def lower_programs(
         step = jax.jit(
             functools.partial(steps.forward, program, layout),
             donate_argnums=(1, 2),
-            out_shardings=(pool_lies, whole, whole, split, whole, whole),
+            out_shardings=(pool_lies, whole, whole, split, whole, tokens),
         )
-        lowered["forward", layout] = step.lower(weights, pool, rows.last_token, integers(layout.size))
+        handed = () if entering is None else (entering[layout],)
+        lowered["forward", layout] = step.lower(weights, pool, rows.last_token, integers(layout.size), *handed)
         *_, logits, _, hidden = lowered["forward", layout].out_info
-        hidden = jax.ShapeDtypeStruct(hidden.shape, hidden.dtype, sharding=whole)
+        hidden = jax.ShapeDtypeStruct(hidden.shape, hidden.dtype, sharding=tokens)
         score_prompt = jax.jit(functools.partial(steps.score_prompt, program), out_shardings=whole)
-        lowered["score_prompt", layout.tokens] = score_prompt.lower(weights, hidden, integers(layout.tokens))
-        size = layout.sequences
+        lowered["score_prompt", layout.all_tokens] = score_prompt.lower(weights, hidden, integers(layout.all_tokens))
+        size = layout.all_sequences
         logits = jax.ShapeDtypeStruct(logits.shape, logits.dtype, sharding=split)
         if ("sample", size) not in lowered:
             sample = jax.jit(functools.partial(steps.sample, program), donate_argnums=0, out_shardings=whole)
@@ -119,7 +126,25 @@ def lower_programs(
     return lowered
 
 
-def _compile_all(
+def lower_stage(
+    program: steps.ModelProgram,
+    layout: BatchLayout,
+    weights: tuple[Array, ...],
+    pool: Pool,
+    source: jax.ShapeDtypeStruct,
+) -> jax.stages.Lowered:
+    """The program of a pipeline's stage that is not the last one (see `steps.pass_on`)."""
+    tokens = NamedSharding(program.mesh, spec_of(("tokens", None)))
+    step = jax.jit(
+        functools.partial(steps.pass_on, program, layout),
+        donate_argnums=1,
+        out_shardings=(jax.tree.map(lambda leaf: leaf.sharding, pool), tokens),
+    )
+    vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=everywhere(program.mesh))
+    return step.lower(weights, pool, source, vector)
+
+
+def compile_lowered(
     lowered: dict[tuple[str, object], jax.stages.Lowered], progress: Progress | None
 ) -> dict[tuple[str, object], jax.stages.Compiled]:
     """Side by side: XLA releases the interpreter's lock while it compiles."""

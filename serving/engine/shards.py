@@ -127,7 +127,8 @@ class ShardedScheduler:
         return min(pinned, key=lambda prefix: prefix.held)
 
     def unpin(self, name: str) -> bool:
-        return any([scheduler.unpin(name) for scheduler in self._schedulers])
+        pinned = [scheduler.unpin(name) for scheduler in self._schedulers]
+        return any(pinned)
 
     def commit(self, plan: StepPlan, result: StepResult, seconds: float | None = None) -> list[TokenEvent]:
         """Raises ValueError as Scheduler.commit does."""

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from models.interface import Attend
 from pallas_kernels.dispatch import PagedAttention
@@ -35,6 +35,7 @@ from serving.engine.batch import (
 from serving.engine.request import MAX_LOGPROBS
 from serving.engine.sampler_rows import SamplerRows
 from sharding.mesh import everywhere
+from sharding.rules import spec_of
 
 SCORED_AT_ONCE = 64  # prompt positions whose logits are held together: [64, V] and not [T, V]
 
@@ -48,6 +49,7 @@ class ModelProgram:
     attention: PagedAttention
     vocab_size: int
     mesh: Mesh
+    first_layer: int = 0  # of a pipeline's stage
 
     def model(self, weights: tuple[Array, ...]) -> Any:
         return nnx.merge(self.graph, jax.tree.unflatten(self.tree, weights))
@@ -58,14 +60,37 @@ class ModelProgram:
             return logits
         return jnp.where(lax.broadcasted_iota(jnp.int32, logits.shape, 1) < self.vocab_size, logits, -jnp.inf)
 
+    def split_tokens(self, values: Array) -> Array:
+        """[T, ...] or [S, ...] of all data shards, each part on the devices of its shard."""
+        if self.mesh.shape["data"] == 1:
+            return values
+        return lax.with_sharding_constraint(values, NamedSharding(self.mesh, spec_of(("tokens",))))
+
+    def rows_of_shards(self, values: Array, rows: Array) -> Array:
+        """values [T, D] at rows [S], which count within their shard."""
+        if self.mesh.shape["data"] == 1:
+            return values[rows]
+        tokens = spec_of(("tokens",))
+        return jax.shard_map(
+            lambda values, rows: values[rows],
+            mesh=self.mesh,
+            in_specs=(tokens, tokens),
+            out_specs=tokens,
+            check_vma=False,
+        )(values, rows)
+
     def gathered(self, logits: Array) -> Array:
         """[N, V] whole on every device, of logits [N, V or more] that are split."""
         return lax.with_sharding_constraint(logits, everywhere(self.mesh))[:, : self.vocab_size]
 
 
 def unpack(vector: Array, layout: BatchLayout) -> dict[str, Array]:
-    """The named arrays of a packed batch (see `batch.BatchLayout`)."""
-    return {name: vector[begin:end].reshape(shape) for name, (begin, end, shape) in slices_of(layout).items()}
+    """The named arrays of a packed batch (see `batch.BatchLayout`), each with the shards as a first dimension."""
+    parts = vector.reshape(layout.shards, -1)
+    return {
+        name: parts[:, begin:end].reshape(layout.shards, *shape)
+        for name, (begin, end, shape) in slices_of(layout).items()
+    }
 
 
 def forward(
@@ -75,35 +100,88 @@ def forward(
     pool: Pool,
     last_token: Array,  # [R]: the rows' own, and all that a greedy batch needs of them
     vector: Array,
+    entering: Array | None = None,  # [T, D], of the last stage of a pipeline: what the stage before it hands on
 ) -> tuple[Pool, Array, Array, Array, Array, Array]:
     """Returns (pool, last_token, greedy tokens [S], logits [S, V] float32, the block of sequences, hidden [T, D]).
 
     The logits stay split over the mesh, and may be padded: the greedy token needs each device's best alone, and only a
-    program that needs more gathers them.
+    program that needs more gathers them. T and S are those of all data shards.
     """
     fields = unpack(vector, layout)
-    sequences = dict(zip(SEQUENCE_FIELDS, fields["sequences"], strict=True))
-    batch = RaggedBatch(
-        page_table=fields["page_table"],
-        kv_lens=sequences["kv_len"],
-        cu_q_lens=fields["cu_q_lens"],
-        num_decode=fields["counts"][0],
-        num_seqs=fields["counts"][1],
-        positions=fields["positions"],
-        sequence_ids=fields["sequence_ids"],
-    )
-    feeds_back = sequences["flags"] & FEEDS_BACK != 0
-    owner = jnp.minimum(fields["sequence_ids"], layout.sequences - 1)
-    fed_back = last_token[sequences["row"]][owner]
-    token_ids = jnp.where(feeds_back[owner], fed_back, fields["token_ids"])
     model = program.model(weights)
-    hidden, pool = model(token_ids, fields["positions"], pool, _attend(program.attention, batch))
-    logits = program.without_padding(model.logits(hidden[sequences["last"]]))
-    last_token, tokens = sampling.greedy(last_token, logits, sample_params(fields["sequences"]))
-    return pool, last_token, tokens, logits, fields["sequences"], hidden
+    if entering is None:
+        entering = program.split_tokens(_token_ids(fields, layout, last_token))
+    hidden, pool = _walked(program, model, layout, fields, pool, entering)
+    return pool, *_drawn(program, model, fields, last_token, hidden), hidden
 
 
-def _attend(attention: PagedAttention, batch: RaggedBatch) -> Attend:
+def pass_on(
+    program: ModelProgram,
+    layout: BatchLayout,
+    weights: tuple[Array, ...],
+    pool: Pool,
+    source: Array,  # the rows' last tokens [R] for the first stage, hidden states [T, D] for another
+    vector: Array,
+) -> tuple[Pool, Array]:
+    """A stage of a pipeline that is not the last: (pool, hidden [T, D])."""
+    fields = unpack(vector, layout)
+    model = program.model(weights)
+    entering = program.split_tokens(_token_ids(fields, layout, source)) if model.begins else source
+    hidden, pool = _walked(program, model, layout, fields, pool, entering)
+    return pool, hidden
+
+
+def _walked(
+    program: ModelProgram, model: Any, layout: BatchLayout, fields: dict[str, Array], pool: Pool, entering: Array
+) -> tuple[Array, Pool]:
+    """(hidden [T, D], pool) after the layers that the program has."""
+    positions = program.split_tokens(fields["positions"].reshape(-1))
+    attend = attend_to(program.attention, ragged_batch(fields, layout), program.first_layer)
+    return model(entering, positions, pool, attend)
+
+
+def _token_ids(fields: dict[str, Array], layout: BatchLayout, last_token: Array) -> Array:
+    """[T] the batch's tokens; of a sequence that feeds back, the last one of its row."""
+    sequences = dict(zip(SEQUENCE_FIELDS, _sequences(fields), strict=True))
+    owner = jnp.minimum(fields["sequence_ids"], layout.sequences - 1)
+    owner = (owner + layout.sequences * jnp.arange(layout.shards, dtype=jnp.int32)[:, None]).reshape(-1)
+    feeds_back = sequences["flags"] & FEEDS_BACK != 0
+    return jnp.where(feeds_back[owner], last_token[sequences["row"]][owner], fields["token_ids"].reshape(-1))
+
+
+def ragged_batch(fields: dict[str, Array], layout: BatchLayout) -> RaggedBatch:
+    """As attention takes it: the parts of the shards one after another (see `placement.attention_on_mesh`)."""
+    alone = layout.shards == 1
+    return RaggedBatch(
+        page_table=fields["page_table"].reshape(-1, layout.table_width),
+        kv_lens=_sequences(fields)[SEQUENCE_FIELDS.index("kv_len")],
+        cu_q_lens=fields["cu_q_lens"].reshape(-1),
+        num_decode=fields["counts"][0, 0] if alone else fields["counts"][:, 0],
+        num_seqs=fields["counts"][0, 1] if alone else fields["counts"][:, 1],
+        positions=fields["positions"].reshape(-1),
+        sequence_ids=fields["sequence_ids"].reshape(-1),
+    )
+
+
+def _sequences(fields: dict[str, Array]) -> Array:
+    """The block of sequences [fields, S] of all shards."""
+    return jnp.moveaxis(fields["sequences"], 0, 1).reshape(len(SEQUENCE_FIELDS), -1)
+
+
+def _drawn(
+    program: ModelProgram, model: Any, fields: dict[str, Array], last_token: Array, hidden: Array
+) -> tuple[Array, Array, Array, Array]:
+    """(last_token, greedy tokens [S], logits [S, V], the block of sequences) of hidden [T, D]."""
+    sequences = _sequences(fields)
+    at_last = program.rows_of_shards(hidden, sequences[SEQUENCE_FIELDS.index("last")])
+    logits = program.without_padding(model.logits(at_last))
+    last_token, tokens = sampling.greedy(last_token, logits, sample_params(sequences))
+    return last_token, tokens, logits, sequences
+
+
+def attend_to(attention: PagedAttention, batch: RaggedBatch, first_layer: int = 0) -> Attend:
+    """`first_layer` is the one whose pages come first in the pool."""
+
     def attend(
         cache: Pool,
         layer: Array | int,
@@ -115,7 +193,7 @@ def _attend(attention: PagedAttention, batch: RaggedBatch) -> Attend:
         sinks: Array | None = None,
         window: Array | int | None = None,
     ) -> tuple[Pool, Array]:
-        out, cache = attention(q, k, v, cache, layer, batch, options, sinks, window)
+        out, cache = attention(q, k, v, cache, layer - first_layer, batch, options, sinks, window)
         return cache, out
 
     return attend
@@ -143,6 +221,13 @@ def sample(program: ModelProgram, rows: SamplerRows, logits: Array, sequences: A
     return sampling.sample(rows, program.gathered(logits), sample_params(sequences))
 
 
+def sample_masked(
+    program: ModelProgram, rows: SamplerRows, logits: Array, sequences: Array, masks: Array
+) -> tuple[SamplerRows, Array]:
+    """`sample`, of the tokens whose bits are set in masks [S, W] uint32 (see `sampler_rows` for their order)."""
+    return sampling.sample(rows, program.gathered(logits), sample_params(sequences), masks)
+
+
 def score(program: ModelProgram, logits: Array, tokens: Array) -> tuple[Array, Array, Array, Array]:
     """(logprob [S], rank [S], top ids [S, k], top logprobs [S, k]) of tokens [S] under logits [S, V]."""
     return sampling.top_logprobs(program.gathered(logits), tokens, MAX_LOGPROBS)
@@ -153,16 +238,11 @@ def score_prompt(
 ) -> tuple[Array, Array, Array, Array]:
     """`score` of next_ids [T] under the logits of hidden [T, D], a slice of positions at a time."""
     model = program.model(weights)
+    if program.mesh.shape["data"] > 1:
+        hidden = lax.with_sharding_constraint(hidden, everywhere(program.mesh))
     count = min(SCORED_AT_ONCE, hidden.shape[0])
     spare = -hidden.shape[0] % count
     parts = jnp.pad(hidden, ((0, spare), (0, 0))).reshape(-1, count, hidden.shape[1])
     ids = jnp.pad(next_ids, (0, spare)).reshape(-1, count)
     scored = lax.map(lambda part: score(program, model.logits(part[0]), part[1]), (parts, ids))
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: hidden.shape[0]], scored)
-def sample_masked(
-    program: ModelProgram, rows: SamplerRows, logits: Array, sequences: Array, masks: Array
-) -> tuple[SamplerRows, Array]:
-    """`sample`, of the tokens whose bits are set in masks [S, W] uint32 (see `sampler_rows` for their order)."""
-    return sampling.sample(rows, program.gathered(logits), sample_params(sequences), masks)
-
-

@@ -60,15 +60,14 @@ def family(name: str) -> Family:
 
 def executor(
     name: str, sizes: dict[str, int], *, layers: LayerForm = "list", exchange: Wish = "auto", **config: Any
-) -> Executor | LaneExecutor:
+) -> Executor:
     """A model of the architecture `name` on the mesh, with the same random weights each time."""
     found = family(name)
     parsed = found.parse(CONFIG | config | {"architectures": [name]})
     mesh, shape = make_mesh(sizes), found.shape(parsed)
     model = found.build(parsed, jnp.dtype("float32"), layers=layers)
-    lanes = sizes.get("pipeline", 1)
     limits = ExecutorLimits(
-        max_num_seqs=max(1, SEQUENCES // (sizes.get("data", 1) * lanes)),
+        max_num_seqs=max(1, SEQUENCES // (sizes.get("data", 1) * sizes.get("pipeline", 1))),
         max_model_len=LONGEST,
         page_size=PAGE,
         num_pages=PAGES,
@@ -77,8 +76,7 @@ def executor(
     )
     placed = on_mesh(model, placement_of(mesh, shape.num_heads, shape.num_kv_heads))
     body = attention_body("reference")
-    one = Executor(placed, shape, limits, body, jnp.dtype("float32"), mesh=mesh, expert_exchange=exchange)
-    return one if lanes == 1 else LaneExecutor([one, *(one.beside() for _ in range(lanes - 1))])
+    return Executor(placed, shape, limits, body, jnp.dtype("float32"), mesh=mesh, expert_exchange=exchange)
 
 
 def requests() -> list[GenerateRequest]:
@@ -100,11 +98,12 @@ class Stream:
     prompt_scores: list[float] = dataclasses.field(default_factory=list)
 
 
-def serve(one: Executor | LaneExecutor) -> list[Stream]:
+def serve(one: Executor, lanes: int = 1) -> list[Stream]:
     """What each of `requests` gets, all of them together through the whole engine."""
+    whole = one if lanes == 1 else LaneExecutor([one, *(one.beside() for _ in range(1, lanes))])
     model = ModelConfig(checkpoint=Path("none"))
     deployment = Deployment(name="tiny", model=model, engine=EngineConfig(step_timeout_seconds=600.0))
-    return asyncio.run(_served(start_local_engine(deployment, one, startup_seconds=0.0)))
+    return asyncio.run(_served(start_local_engine(deployment, whole, startup_seconds=0.0)))
 
 
 async def _served(engine: LocalEngine) -> list[Stream]:

@@ -1,0 +1,73 @@
+"""The whole table of families and meshes. See scripts/check_meshes."""
+
+import argparse
+import gc
+import sys
+from typing import Any
+
+from models.registry import FAMILIES
+from models.split_experts import Wish
+from tests.sharding.eight_devices.tiny_engine import CONFIG, Stream, executor, family, serve, ties
+
+Mesh = dict[str, int]
+
+DENSE: list[Mesh] = [
+    {"tensor": 2},
+    {"tensor": 4},
+    {"tensor": 8},
+    {"data": 4},
+    {"data": 2, "tensor": 4},
+    {"pipeline": 2},
+    {"pipeline": 4},
+    {"pipeline": 2, "tensor": 4},
+    {"data": 2, "pipeline": 2, "tensor": 2},
+]
+ROUTED: list[tuple[Mesh, Wish]] = [
+    ({"expert": 8}, "sum"),
+    ({"expert": 8}, "all-to-all"),
+    ({"expert": 2, "tensor": 4}, "sum"),
+    ({"data": 4}, "all-to-all"),
+    ({"data": 4, "expert": 2}, "sum"),
+    ({"data": 2, "expert": 2, "tensor": 2}, "all-to-all"),
+    ({"data": 2, "pipeline": 2, "expert": 2}, "all-to-all"),
+]
+# Four layers for four stages, eight experts for eight devices.
+LARGER: dict[str, Any] = {"num_hidden_layers": 4, "num_local_experts": 8, "num_experts": 8, "n_routed_experts": 8}
+
+
+def main() -> int:
+    """1 where some mesh gives other tokens than one device."""
+    every = [name for one in FAMILIES for name in one.architectures]
+    parser = argparse.ArgumentParser(prog="scripts/check_meshes", description=__doc__)
+    parser.add_argument("architectures", nargs="*", choices=[[], *every], metavar="ARCHITECTURE", help="by default all")
+    print("| architecture | mesh | experts by | streams that differ |\n|---|---|---|---|", flush=True)
+    good = [row for name in parser.parse_args().architectures or every for row in rows(name)]
+    print(f"{sum(good)} of {len(good)} give the tokens of one device")
+    return 0 if all(good) else 1
+
+
+def rows(name: str) -> list[bool]:
+    parsed = family(name).parse(CONFIG | LARGER | {"architectures": [name]})
+    routed = family(name).shape(parsed).experts > 0
+    alone = serve(executor(name, {}, **LARGER))
+    meshes: list[tuple[Mesh, Wish]] = [(sizes, "auto") for sizes in DENSE] if not routed else []
+    return [row(name, sizes, wish, alone) for sizes, wish in meshes + (ROUTED + _LEAST if routed else [])]
+
+
+_LEAST: list[tuple[Mesh, Wish]] = [({"tensor": 8}, "auto"), ({"pipeline": 4, "tensor": 2}, "auto")]
+
+
+def row(name: str, sizes: Mesh, wish: Wish, alone: list[Stream]) -> bool:
+    written = " x ".join(f"{axis} {size}" for axis, size in sizes.items())
+    try:
+        differing = ties(alone, serve(executor(name, sizes, exchange=wish, **LARGER), sizes.get("pipeline", 1)))
+    except AssertionError as error:
+        print(f"| {name} | {written} | {wish} | {str(error).splitlines()[0]} |", flush=True)
+        return False
+    gc.collect()
+    print(f"| {name} | {written} | {wish} | {f'{differing} at a tie' if differing else 'none'} |", flush=True)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
