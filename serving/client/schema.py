@@ -55,6 +55,7 @@ TokenizeReply = _CLASSES["TokenizeReply"]
 DetokenizeRequest = _CLASSES["DetokenizeRequest"]
 DetokenizeReply = _CLASSES["DetokenizeReply"]
 
+SERVICE_METHODS = tuple(GenerateReply.DESCRIPTOR.file.services_by_name["Generation"].methods_by_name)
 FinishReason = GenerateReply.DESCRIPTOR.file.enum_types_by_name["FinishReason"]
 
 

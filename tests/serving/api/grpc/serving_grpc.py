@@ -28,8 +28,8 @@ async def serving_grpc(api: Api, *, patience: float = 0.0) -> AsyncIterator[str]
 
 
 @contextlib.asynccontextmanager
-async def channel_to(api: Api) -> AsyncIterator[grpc.aio.Channel]:
-    async with serving_grpc(api) as address, grpc.aio.insecure_channel(address) as channel:
+async def channel_to(api: Api, *options: tuple[str, int]) -> AsyncIterator[grpc.aio.Channel]:
+    async with serving_grpc(api) as address, grpc.aio.insecure_channel(address, options) as channel:
         yield channel
 
 

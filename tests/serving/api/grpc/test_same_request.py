@@ -17,7 +17,7 @@ from tests.serving.api.conftest import Api, ApiMaker
 from tests.serving.api.grpc.serving_grpc import channel_to, unary
 from tests.serving.api.test_websocket import socket_to
 
-EXAMPLES = 40
+EXAMPLES = 20
 ONLY_HTTP = {
     "stream",  # a method of its own
     "stream_options",  # a stream always ends with its usage
