@@ -170,7 +170,8 @@ class Leader:
         """One follower's stream, on a thread of its own. Yields what `_send` puts."""
         keys = self._keys_of(context)
         follower = self._seat(keys[0], context)
-        context.add_callback(lambda: self._left(follower))
+        if not context.add_callback(lambda: self._left(follower)):
+            self._left(follower)  # it has gone already
         listening = (follower, messages, Seal(keys[1].of_follower), context)
         threading.Thread(target=self._listen, args=listening, name="from-follower", daemon=True).start()
         seal = Seal(keys[1].of_leader)
