@@ -23,6 +23,9 @@ class Deadlines:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Sequence]] = []
 
+    def __len__(self) -> int:
+        return len(self._heap)
+
     def add(self, sequence: Sequence, num_live: int) -> None:
         """`num_live` bounds how many ended ones may lie here until their time comes."""
         if len(self._heap) > 2 * num_live + _SLACK:

@@ -5,7 +5,7 @@ from typing import Any
 
 from serving.engine.block_pool import BlockPool
 from serving.engine.plan import Range, StepPlan
-from serving.engine.request import GenerateRequest, SamplingParams, TokenEvent
+from serving.engine.request import FinishReason, GenerateRequest, Priority, SamplingParams, TokenEvent
 from serving.engine.scheduler import Scheduler
 from tests.fakes.paged_device import VOCAB_SIZE, PagedDevice
 
@@ -23,7 +23,8 @@ class DrivenScheduler:
         max_num_batched_tokens: int = 16,
         overlap: bool = True,
         prefix_caching: bool = True,
-        **limits: int,
+        step_seconds: float | None = None,
+        **limits: Any,
     ) -> None:
         self.scheduler = Scheduler(
             pool=BlockPool(num_pages, page_size, prefix_caching=prefix_caching),
@@ -36,7 +37,9 @@ class DrivenScheduler:
             num_pages=num_pages, page_size=page_size, num_rows=max_num_seqs, max_tokens=max_num_batched_tokens
         )
         self.overlap = overlap
+        self.step_seconds = step_seconds  # what the device is said to take
         self.now = 0.0
+        self.asked: list[str] = []
         self.in_flight: deque[StepPlan] = deque()
         self.events: defaultdict[str, list[TokenEvent]] = defaultdict(list)
 
@@ -47,6 +50,10 @@ class DrivenScheduler:
         *,
         output: tuple[int, ...] = (),
         salt: str = "",
+        priority: Priority = Priority.STANDARD,
+        tenant: str = "",
+        weight: float = 1.0,
+        deadline: float | None = None,
         **sampling: Any,
     ) -> GenerateRequest:
         request = GenerateRequest(
@@ -54,25 +61,30 @@ class DrivenScheduler:
             prompt_token_ids=prompt,
             output_token_ids=output,
             cache_salt=salt,
+            priority=priority,
+            tenant=tenant,
+            tenant_weight=weight,
+            deadline_seconds=deadline,
             sampling=SamplingParams(**sampling),
         )
         self.scheduler.add(request, self.now)
+        self.asked.append(request_id)
         return request
 
     def plan(self) -> StepPlan | None:
         self.now += 1.0
         plan = self.scheduler.plan(self.now)
         self.scheduler.check()
+        self._receive(self.scheduler.take_ended())
         if plan is not None:
             self.in_flight.append(plan)
         return plan
 
     def commit(self) -> list[TokenEvent]:
         plan = self.in_flight.popleft()
-        events = self.scheduler.commit(plan, self.device.run(plan))
+        events = self.scheduler.commit(plan, self.device.run(plan), self.step_seconds)
         self.scheduler.check()
-        for event in events:
-            self.events[event.request_id].append(event)
+        self._receive(events)
         return events
 
     def step(self) -> StepPlan | None:
@@ -90,6 +102,15 @@ class DrivenScheduler:
             limit -= 1
             assert limit > 0, "the streams do not end"
         assert self.scheduler.stats.used_pages == 0
+
+    def _receive(self, events: list[TokenEvent]) -> None:
+        for event in events:
+            self.events[event.request_id].append(event)
+
+    def reason(self, request_id: str) -> FinishReason | None:
+        """Why a stream has ended; None where it has not."""
+        events = self.events[request_id]
+        return events[-1].finish_reason if events else None
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
         return tuple(token_id for event in self.events[request_id] for token_id in event.token_ids)
