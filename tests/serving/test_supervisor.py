@@ -12,7 +12,9 @@ import pytest
 from serving.child_process import ChildProcess
 from serving.lifeline import Status
 from serving.supervisor import (
+    EXIT_HOST_LOST,
     EXIT_SETUP,
+    ROLES,
     Died,
     Event,
     GaveUp,
@@ -61,13 +63,20 @@ class ScriptedChild:
 class World:
     """Children, clock and reports of one supervisor."""
 
-    def __init__(self, policy: SupervisorPolicy | None = None, stubborn: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        policy: SupervisorPolicy | None = None,
+        stubborn: tuple[str, ...] = (),
+        roles: tuple[str, ...] = ROLES,
+    ) -> None:
         self.children: list[ScriptedChild] = []
         self.events: list[Event] = []
         self.time = 0.0
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
         self._stubborn = stubborn
-        self.supervisor = Supervisor(self.spawn, self.events.append, policy, sleep=self.sleep, now=lambda: self.time)
+        self.supervisor = Supervisor(
+            self.spawn, self.events.append, policy, roles=roles, sleep=self.sleep, now=lambda: self.time
+        )
         self.running = asyncio.ensure_future(self.supervisor.run())
 
     async def spawn(self, role: str, on_status: Callable[[Status], None]) -> ScriptedChild:
@@ -200,6 +209,46 @@ async def test_a_setup_error_ends_at_once_even_after_readiness() -> None:
     assert await world.finish() == EXIT_SETUP
     assert world.count("api") == 1
     assert all(child.code.done() for child in world.children)
+
+
+async def test_a_child_that_ends_with_another_host_is_never_hopeless_and_waits_longer_each_time() -> None:
+    world = World()
+    waits = []
+    for _ in range(5):
+        await world.settle()
+        world.live("engine").exit(EXIT_HOST_LOST)
+        await world.settle()
+        died = world.of(Died)[-1]
+        assert isinstance(died, Died)
+        assert died.how == "ended with another host's"
+        waits.append(died.restart_in)
+        await world.advance(died.restart_in)
+    assert waits == [0.5, 1, 2, 4, 8]
+    assert not world.of(GaveUp)
+    world.supervisor.stop()
+    assert await world.finish() == 0
+
+
+async def test_a_follower_is_ready_by_itself_and_ends_with_its_leader() -> None:
+    world = World(SupervisorPolicy(ends_with_child=True), roles=("follower",))
+    await world.settle()
+    world.live("follower").on_status(Status("ready", ready=True))
+    assert world.of(Ready) == [Ready("", 0.0, again=False)]
+    world.live("follower").exit(0)
+    assert await world.finish() == 0
+    assert world.count("follower") == 1
+
+
+async def test_a_follower_that_is_stopped_waits_for_its_leader_as_long_as_the_drain() -> None:
+    world = World(SupervisorPolicy(drain_seconds=45.0, ends_with_child=True), ("follower",), ("follower",))
+    await world.settle()
+    child = world.live("follower")
+    world.supervisor.stop()
+    await world.advance(44.0)
+    assert child.signals == ["terminate"]
+    await world.advance(1.0)
+    assert child.signals == ["terminate", "kill"]
+    assert await world.finish() == 0
 
 
 async def test_stop_drains_the_api_before_it_ends_the_engine() -> None:
