@@ -19,6 +19,7 @@ STOP_SECONDS = 180
 class ServedDemo:
     process: subprocess.Popen[str]
     url: str
+    grpc_address: str
 
     def child(self, role: str) -> int:
         """The pid of the engine or API process."""
@@ -47,15 +48,16 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def served_demo() -> Iterator[ServedDemo]:
-    port = free_port()
+    port, grpc_port = free_port(), free_port()
+    ports = [f"--port={port}", f"--grpc-port={grpc_port}"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "serving", "serve", "demo", f"--port={port}", "--drain-seconds=5"],
+        [sys.executable, "-m", "serving", "serve", "demo", *ports, "--drain-seconds=5"],
         cwd=ROOT,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         stderr=subprocess.PIPE,
         text=True,
     )
-    served = ServedDemo(process, f"http://127.0.0.1:{port}")
+    served = ServedDemo(process, f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port}")
     try:
         served.wait_for("ready at")
         yield served
