@@ -15,6 +15,7 @@ from serving.api.metered_engine import MeteredEngine
 from serving.api.service import ModelCard, Service, StreamLimits
 from serving.config import ServerConfig
 from serving.engine.client import Engine
+from serving.gateway.gateway import Gateway
 from serving.generation.chat_format import ChatFormat
 from serving.generation.generator import Generator
 from serving.generation.tokenizer import Tokenizer, load_tokenizer
@@ -113,6 +114,7 @@ class ApiMaker:
         health: Engine | None = None,
         chat: bool = True,
         streams: StreamLimits | None = None,
+        gateway: Gateway | None = None,
         log: GenerationLog | None = None,
         policy: DurablePolicy | None = None,
         **server: Any,
@@ -120,11 +122,20 @@ class ApiMaker:
         engine = engine or ScriptedEngine(scripts=scripts, vocab_size=self.tokenizer.vocab_size, max_model_len=WINDOW)
         metrics = Metrics(MODEL)
         chat_format = self.chat_format if chat else None
-        generator = Generator(MeteredEngine(engine, metrics), self.tokenizer, chat_format, MODEL, WINDOW)
+        gateway = gateway or Gateway()
+        generator = Generator(gateway.guard(MeteredEngine(engine, metrics)), self.tokenizer, chat_format, MODEL, WINDOW)
         card = ModelCard(name=MODEL, created=1_700_000_000, max_model_len=WINDOW)
         config = ServerConfig(**server)
         app = build_app(
-            generator, health or engine, config, card, metrics=metrics, streams=streams, log=log, policy=policy
+            generator,
+            health or engine,
+            config,
+            card,
+            metrics=metrics,
+            streams=streams,
+            gateway=gateway,
+            log=log,
+            policy=policy,
         )
         return Api(app, engine)
 
