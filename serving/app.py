@@ -23,13 +23,13 @@ from serving.api.request_body import body_bytes_for
 from serving.api.service import ModelCard, StreamLimits
 from serving.config import Deployment, StreamsConfig
 from serving.engine.client import Engine
-from serving.engine.vocabulary import Vocabulary
 from serving.engine.follower import Membership, follow
 from serving.engine.leader import Leader
 from serving.errors import CheckpointError, ConfigError
 from serving.generation.chat_format import load_chat_format
 from serving.generation.generator import Generator
-from serving.generation.tokenizer import Tokenizer, load_tokenizer
+from serving.generation.grammar_vocabulary import vocabulary_of
+from serving.generation.tokenizer import load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.sessions.durable_generations import DurablePolicy
 from serving.sessions.generation_log import GenerationLog, LogLimits
@@ -109,17 +109,6 @@ def _spare_the_garbage_collector() -> None:
     """What is loaded lives as long as the process: it need not be walked in the middle of a step."""
     gc.collect()
     gc.freeze()
-
-
-def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """What the engine's grammars have to know of a tokenizer."""
-    ids = range(tokenizer.vocab_size)
-    return Vocabulary(
-        token_bytes=tuple(map(tokenizer.token_bytes, ids)),
-        special_ids=frozenset(filter(tokenizer.is_special, ids)),
-        end_ids=tokenizer.eos_token_ids,
-        encode=lambda text: tokenizer.encode(text, add_special_tokens=False),
-    )
 
 
 def build_generator(deployment: Deployment, engine: Engine) -> Generator:

@@ -4,9 +4,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from serving.api.output_format import FORMAT_WORDS, asked_format
 from serving.api.sampling_body import REFUSED_SAMPLING, SCHEDULING_WORDS, SamplingBody
+from serving.api.tool_choice import CHOICE_WORDS, OfferedTool, ToolChoice, call_rules, refuse_form_beside_tools
 from serving.api.typed_body import Refusal
-from serving.errors import RequestError, UnsupportedError
+from serving.errors import RequestError
+from serving.generation.call_grammar import CallRules
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
@@ -116,7 +119,7 @@ CHAT_WORDS = {
 
 class ChatBody(SamplingBody, kw_only=True):
     refused: ClassVar = REFUSED_CHAT
-    words: ClassVar = CHAT_WORDS | SCHEDULING_WORDS
+    words: ClassVar = CHAT_WORDS | CHOICE_WORDS | FORMAT_WORDS | SCHEDULING_WORDS
 
     messages: Messages
     logprobs: bool | None = None
@@ -124,7 +127,7 @@ class ChatBody(SamplingBody, kw_only=True):
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: Tools | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -148,39 +151,33 @@ class ChatBody(SamplingBody, kw_only=True):
                 code="invalid_value",
             )
         check_template_variables(self.chat_template_kwargs)
-        self._check_tools()
+        self.rules()
 
     @property
     def offered_tools(self) -> list[dict[str, Any]] | None:
         """As the chat template sees them; None where the model may call none."""
         if not self.tools or self.tool_choice == "none":
             return None
-        return [plain(tool) for tool in self.tools]
+        return offered(self.tools)
 
-    def _check_tools(self) -> None:
-        if self.tool_choice not in (None, "none", "auto"):
-            raise UnsupportedError(
-                'tool_choice is not supported beyond "none" and "auto": a call cannot be forced without constrained '
-                "output",
-                param="tool_choice",
-            )
-        if self.tool_choice == "auto" and not self.tools:
-            raise RequestError('tool_choice "auto" needs tools', param="tool_choice", code="invalid_value")
-        if self.parallel_tool_calls is False:
-            raise UnsupportedError(
-                "parallel_tool_calls is not supported as false: the model decides how many calls it makes",
-                param="parallel_tool_calls",
-            )
-        check_not_strict(self.tools)
+    def rules(self) -> CallRules | None:
+        """Which calls the answer must or may make; None where it is free. Raises RequestError where fields that say so
+        exclude each other."""
+        asked = asked_format(self)
+        tools = [OfferedTool(t.function.name, t.function.parameters, t.function.strict) for t in self.tools or ()]
+        content = None if asked is None else asked.schema
+        rules = call_rules(tools, self.tool_choice, parallel=self.parallel_tool_calls, content=content)
+        if asked is not None and asked.schema is None and self.offered_tools is not None:
+            refuse_form_beside_tools(asked.param)
+        return rules
 
 
-def check_not_strict(tools: list[Tool] | None) -> None:
-    for i, tool in enumerate(tools or ()):
-        if tool.function.strict:
-            raise UnsupportedError(
-                f"tools[{i}].function.strict is not supported: constrained output is not offered",
-                param=f"tools[{i}].function.strict",
-            )
+def offered(tools: list[Tool]) -> list[dict[str, Any]]:
+    """Tools as the chat template sees them: without `strict`, which is for the server."""
+    shown = [plain(tool) for tool in tools]
+    for tool in shown:
+        tool["function"].pop("strict", None)
+    return shown
 
 
 def check_template_variables(variables: dict[str, Any] | None) -> None:

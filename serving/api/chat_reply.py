@@ -10,6 +10,7 @@ from serving.api.chat_choice import ChatChoice
 from serving.api.chunks import Chunks, encode
 from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
+from serving.api.output_format import asked_format
 from serving.api.reply_parts import chat_logprobs, prompt_logprobs, usage
 from serving.api.service import Service
 from serving.generation.request import TextDelta, TextRequest
@@ -36,6 +37,7 @@ class ChatReply:
         if self._with_tools:
             service.check_tool_format()
         newer = {} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+        newer["grammar"] = _grammar_param(body)
         self.generation = source or Generation(
             service,
             [text_request(body, caller.request_id)],
@@ -136,9 +138,18 @@ class ChatReply:
         return usage(generation.prompt_tokens, generation.completion_tokens, generation.cached_tokens)
 
 
+def _grammar_param(body: ChatBody) -> str:
+    """The field that the answer's grammar comes from."""
+    if body.rules() is not None:
+        return "tools"
+    asked = asked_format(body)
+    return "grammar" if asked is None else asked.param
+
+
 def text_request(body: ChatBody, request_id: str) -> TextRequest:
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     begin = body.add_generation_prompt
+    asked = asked_format(body)
     return TextRequest(
         request_id=request_id,
         messages=[plain(message) for message in body.messages],
@@ -152,6 +163,8 @@ def text_request(body: ChatBody, request_id: str) -> TextRequest:
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             prompt_logprobs=body.prompt_logprobs,
         ),
+        grammar=None if asked is None else asked.grammar,
+        calls=body.rules(),
         cache_salt=body.cache_salt or "",
         priority=body.priority,
         deadline_seconds=body.timeout_seconds,

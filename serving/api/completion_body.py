@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, cast
 
 import msgspec
 
+from serving.api.output_format import FORMAT_WORDS
 from serving.api.sampling_body import REFUSED_SAMPLING, SCHEDULING_WORDS, SamplingBody
 from serving.api.strict_json import json_type
 from serving.api.typed_body import Refusal
@@ -24,7 +25,7 @@ class CompletionBody(SamplingBody, kw_only=True):
         "tools": Refusal("tools go to /v1/chat/completions"),
     }
 
-    words: ClassVar = SCHEDULING_WORDS
+    words: ClassVar = FORMAT_WORDS | SCHEDULING_WORDS
 
     prompt: str | Annotated[list[int | str | list[int]], msgspec.Meta(min_length=1)]
     logprobs: int | None = None

@@ -10,6 +10,7 @@ from serving.api.chunks import Chunks, encode
 from serving.api.completion_body import DEFAULT_MAX_TOKENS, CompletionBody, Prompt
 from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
+from serving.api.output_format import asked_format
 from serving.api.reply_parts import Logprobs, likeliest, prompt_logprobs, text_logprobs, usage
 from serving.api.service import Service
 from serving.generation.request import TextDelta, TextLogprobs, TextRequest
@@ -32,6 +33,7 @@ class CompletionReply:
         self._body = body
         self._generator = service.generator
         prompts, request_id = body.prompts, caller.request_id
+        asked = asked_format(body)
         self.generation = source or Generation(
             service,
             [
@@ -40,6 +42,7 @@ class CompletionReply:
             ],
             caller,
             stream=bool(body.stream),
+            client_names={} if asked is None else {"grammar": asked.param},
         )
         self._id = f"cmpl-{request_id}"
         self.created = int(service.now()) if created is None else created
@@ -162,6 +165,7 @@ class _TextChoice:
 
 
 def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextRequest:
+    asked = asked_format(body)
     return TextRequest(
         request_id=request_id,
         prompt=prompt,
@@ -174,6 +178,7 @@ def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextR
             ),
             default_max_tokens=DEFAULT_MAX_TOKENS,
         ),
+        grammar=None if asked is None else asked.grammar,
         cache_salt=body.cache_salt or "",
         priority=body.priority,
         deadline_seconds=body.timeout_seconds,

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from serving.api.output_format import Choices, ResponseFormat, StructuredOutputs, asked_format
 from serving.api.typed_body import Body, Refusal
 from serving.engine.request import Priority
 from serving.errors import RequestError, UnsupportedError
@@ -14,12 +15,8 @@ MAX_TIMEOUT_SECONDS = 86400
 
 REFUSED_SAMPLING = {
     "best_of": Refusal("every choice is returned, so use n", (1,)),
-    "guided_choice": Refusal("constrained output is not offered"),
-    "guided_decoding_backend": Refusal("constrained output is not offered"),
-    "guided_grammar": Refusal("constrained output is not offered"),
-    "guided_json": Refusal("constrained output is not offered"),
-    "guided_regex": Refusal("constrained output is not offered"),
-    "structured_outputs": Refusal("constrained output is not offered"),
+    "guided_decoding_backend": Refusal("there is one, llguidance", ("auto", "guidance", "llguidance")),
+    "guided_whitespace_pattern": Refusal("white space between the parts of a JSON text is the server's choice"),
     "kv_transfer_params": Refusal("pages are moved by the server alone"),
     "length_penalty": Refusal("there is no beam search", (1,)),
     "logits_processors": Refusal("no client code runs in the server", ([],)),
@@ -81,7 +78,12 @@ class SamplingBody(Body, kw_only=True):
     add_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
     return_token_ids: bool | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
 
     priority: Priority | None = None  # None: the key's
@@ -143,8 +145,4 @@ class SamplingBody(Body, kw_only=True):
             raise UnsupportedError(
                 "prompt_logprobs is not supported with stream: ask for it without", param="prompt_logprobs"
             )
-        if self.response_format is not None and self.response_format != {"type": "text"}:
-            raise UnsupportedError(
-                'response_format is not supported beyond {"type": "text"}: constrained output is not offered',
-                param="response_format",
-            )
+        asked_format(self)

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from serving.api.chat_body import plain
+from serving.api.chat_body import offered, plain
 from serving.api.request_body import read_typed
 from serving.api.service import Service
 from serving.api.tokenize_body import DetokenizeBody, TokenizeBody
@@ -75,7 +75,7 @@ async def encoded_prompt(service: Service, body: TokenizeBody, request_id: str) 
         TextRequest(
             request_id=request_id,
             messages=[plain(message) for message in body.messages or ()],
-            tools=[plain(tool) for tool in body.tools] if body.tools else None,
+            tools=offered(body.tools) if body.tools else None,
             add_generation_prompt=not body.continue_final_message if begin is None else begin,
             continue_final_message=bool(body.continue_final_message),
             chat_template_kwargs=body.chat_template_kwargs or {},

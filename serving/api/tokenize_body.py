@@ -7,7 +7,6 @@ from serving.api.chat_body import (
     REFUSED_TEMPLATE,
     Messages,
     Tools,
-    check_not_strict,
     check_template_variables,
 )
 from serving.api.typed_body import Body
@@ -40,7 +39,6 @@ class TokenizeBody(Body, kw_only=True):
                 code="invalid_value",
             )
         check_template_variables(self.chat_template_kwargs)
-        check_not_strict(self.tools)
         if self.messages is None:
             for name in ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
                 if getattr(self, name) is not None:

@@ -78,7 +78,7 @@ def grammar_of(kind: str, text: str) -> str:
         if not (choices := json.loads(text)):
             raise ValueError("there must be at least one")
         return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(choice) for choice in choices))
-    return LLMatcher.grammar_from_lark(any_to_lark(text))
+    return LLMatcher.grammar_from_lark(any_to_lark(text) if kind == "ebnf" else text)
 
 
 def resident_bytes() -> int:

@@ -35,6 +35,7 @@ _WORDS = {
     GrammarKind.REGEX: "the regular expression",
     GrammarKind.CHOICE: "the list of choices",
     GrammarKind.LARK: "the grammar",
+    GrammarKind.EBNF: "the grammar",
 }
 # llguidance's own limits. The first four are on one mask: at 14,000 units of lexer fuel a millisecond.
 PARSER_LIMITS = {

@@ -85,7 +85,8 @@ class GrammarKind(StrEnum):
     JSON_SCHEMA = "json_schema"  # a JSON schema, as JSON
     REGEX = "regex"  # the whole output matches it
     CHOICE = "choice"  # a JSON array of strings: the output is one of them
-    LARK = "lark"  # a grammar with a `start` rule, in llguidance's form of Lark; or one in GBNF, with a `root` rule
+    LARK = "lark"  # a grammar with a `start` rule, in llguidance's form of Lark
+    EBNF = "ebnf"  # a grammar with a `root` rule, in llama.cpp's form of it (GBNF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

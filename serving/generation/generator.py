@@ -16,6 +16,7 @@ from serving.errors import (
     RequestError,
     UnsupportedError,
 )
+from serving.generation.answer_grammar import answer_grammar
 from serving.generation.chat_format import ChatFormat
 from serving.generation.checkpoint_text import SamplingDefaults
 from serving.generation.choice import Choice, ChoiceStep
@@ -77,6 +78,7 @@ class Generator:
             stop=tuple(dict.fromkeys(options.stop)),
             include_stop_str_in_output=options.include_stop_str_in_output,
             skip_special_tokens=options.skip_special_tokens,
+            grammar=answer_grammar(request, text, self.chat_format, self.tokenizer),
             kept_special_tokens=_tag_tokens(self.tokenizer) if request.tools else frozenset(),
             cache_salt=request.cache_salt,
             priority=request.priority,
@@ -262,6 +264,7 @@ def _engine_request(prepared: PreparedPrompt, index: int) -> GenerateRequest:
         prompt_token_ids=prepared.prompt_token_ids,
         sampling=sampling,
         cache_salt=prepared.cache_salt,
+        grammar=prepared.grammar,
         priority=prepared.priority or Priority.STANDARD,
         tenant=prepared.tenant,
         tenant_weight=prepared.tenant_weight,

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.engine.request import FinishReason, Priority, SamplingParams
+from serving.engine.request import FinishReason, GrammarSpec, Priority, SamplingParams
+from serving.generation.call_grammar import CallRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ class TextRequest:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     add_special_tokens: bool | None = None  # None: yes for a prompt, no for messages (the template writes its own)
     options: GenerationOptions = field(default_factory=GenerationOptions)
+    grammar: GrammarSpec | None = None  # of the text; where there are `calls`, they say it all
+    calls: CallRules | None = None
     cache_salt: str = ""
     priority: Priority | None = None  # None: what the gateway gives, else standard
     tenant: str = ""
@@ -76,6 +79,7 @@ class PreparedPrompt:
     tenant: str = ""
     tenant_weight: float = 1.0
     deadline_seconds: float | None = None
+    grammar: GrammarSpec | None = None
     max_tokens_stated: bool = True  # by the client; else sampling.max_tokens is what a default or the window left
 
     @property

@@ -12,8 +12,8 @@ CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 
 # What OpenAI's clients and vLLM's can send, and nothing here would come of. Written out, so that none falls out unseen.
-BOTH = """guided_choice guided_decoding_backend guided_grammar guided_json guided_regex structured_outputs
-kv_transfer_params length_penalty logits_processors lora_request prompt_embeds request_id
+BOTH = """guided_decoding_backend guided_whitespace_pattern kv_transfer_params length_penalty logits_processors
+lora_request prompt_embeds request_id
 return_tokens_as_token_ids service_tier spaces_between_special_tokens store truncate_prompt_tokens use_beam_search
 vllm_xargs""".split()
 CHAT_ONLY = """audio best_of chat_template documents echo function_call functions include_reasoning media_io_kwargs

@@ -6,7 +6,7 @@ from serving.api.chat_body import ChatBody
 from serving.api.completion_body import CompletionBody
 from serving.api.tokenize_body import TokenizeBody
 from serving.api.typed_body import Body, typed
-from serving.errors import RequestError, UnsupportedError
+from serving.errors import RequestError
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -96,27 +96,6 @@ def test_a_whole_number_will_do_for_a_float_but_no_float_for_an_integer() -> Non
 def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], param: str) -> None:
     body = typed(ChatBody, {**CHAT, **fields})
     with pytest.raises(RequestError) as caught:
-        body.check_together()
-    assert caught.value.param == param
-
-
-TOOLS = [{"type": "function", "function": {"name": "f"}}]
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}}, "response_format"),
-        ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
-        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-        ({"tools": TOOLS, "parallel_tool_calls": False}, "parallel_tool_calls"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0].function.strict"),
-    ],
-)
-def test_what_needs_constrained_output_is_refused_as_unsupported(fields: dict[str, Any], param: str) -> None:
-    body = typed(ChatBody, {**CHAT, **fields})
-    with pytest.raises(UnsupportedError) as caught:
         body.check_together()
     assert caught.value.param == param
 

@@ -60,7 +60,7 @@ def test_every_kind_of_grammar_is_followed(grammars: Grammars) -> None:
         (spec("json_schema", '{"type": "object", "properties": {"a": {"type": "integer"}}}'), '{"a":12}'),
         (spec("choice", '["a \\"quoted\\" one", "b"]'), 'a "quoted" one'),
         (spec("lark", 'start: "no" WORD\nWORD: /[a-z]+/'), "nothe"),
-        (spec("lark", 'root ::= "yes" | "no"'), "no"),
+        (spec("ebnf", 'root ::= "yes" | "no"'), "no"),
     ):
         followed = constraint(grammars, wanted)
         followed.follow(encode(text))
