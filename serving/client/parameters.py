@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from serving.client import schema
 
-_JSON = ("chat_template_kwargs", "tools", "tool_choice", "response_format")  # the message has them as JSON
+_JSON = ("chat_template_kwargs", "tools", "tool_choice", "response_format", "structured_outputs")  # the message has them as JSON
 
 
 class Message(TypedDict, total=False):
@@ -55,6 +55,7 @@ class Parameters(TypedDict, total=False):
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
     response_format: Mapping[str, Any]
+    structured_outputs: Mapping[str, Any]
     cache_salt: str
     priority: str  # interactive, standard, batch
     timeout_seconds: float  # the text so far is the answer then; a call's `timeout` ends it without one
