@@ -1,0 +1,298 @@
+"""Faults while durable streams run: `python -m scripts.check_faults [--streams N] [--tokens N] [--only NAME ...]`.
+
+Each fault meets a real `weft serve` of the demo, with streams whose tokens are known from an undisturbed run of the
+same seeds. For each it prints the streams lost, the events repeated and missing, the tokens that differ, whether a
+reader who comes afterwards gets the same bytes, and the longest pause that a stream saw after the fault.
+
+It needs redis-server, and stops and kills only processes that it started.
+"""
+
+import argparse
+import asyncio
+import os
+import resource
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from scripts.durability.served import Served, served
+from scripts.durability.stream_reader import Received, read_once, read_through
+
+PATH = "/v1/completions"
+STOPPED_SECONDS = 5.0
+DISK_BYTES = 64 << 10
+
+Fault = Callable[["Scene"], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Scene:
+    server: Served
+    redis: "RedisProcess | None"
+    http: httpx.AsyncClient
+    streams: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    fault: str
+    streams: int
+    lost: int
+    repeated: int
+    missing: int
+    differing: int  # tokens
+    reread: int  # streams whose bytes a later reader got otherwise
+    median_pause: float
+    longest_pause: float
+
+
+class RedisProcess:
+    """Keeps its data on disk as it comes, as a log's Redis should."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.url = f"unix://{folder / 'redis.sock'}"
+        self.start()
+
+    def start(self) -> None:
+        options = "--port 0 --unixsocket redis.sock --dir . --appendonly yes --appendfsync everysec --save".split()
+        command = ["redis-server", *options, ""]
+        self.process = subprocess.Popen(command, cwd=self._folder, stdout=subprocess.DEVNULL)
+        path = self._folder / "redis.sock"
+        while True:
+            with socket.socket(socket.AF_UNIX) as probe:
+                try:
+                    probe.connect(str(path))
+                    return
+                except OSError:
+                    time.sleep(0.02)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+async def kill_engine(scene: Scene) -> None:
+    os.kill(scene.server.child("engine"), signal.SIGKILL)
+
+
+async def kill_api(scene: Scene) -> None:
+    os.kill(scene.server.child("api"), signal.SIGKILL)
+
+
+async def kill_both(scene: Scene) -> None:
+    os.kill(scene.server.child("api"), signal.SIGKILL)
+    os.kill(scene.server.child("engine"), signal.SIGKILL)
+
+
+async def kill_redis(scene: Scene) -> None:
+    assert scene.redis is not None
+    scene.redis.kill()
+    await asyncio.sleep(2.0)
+    await asyncio.to_thread(scene.redis.start)
+
+
+async def kill_redis_then_api(scene: Scene) -> None:
+    """The API process dies after Redis is back and has been written anew."""
+    await kill_redis(scene)
+    await asyncio.sleep(3.0)
+    await kill_api(scene)
+
+
+async def stop_engine(scene: Scene) -> None:
+    pid = scene.server.child("engine")
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(STOPPED_SECONDS)
+    os.kill(pid, signal.SIGCONT)
+
+
+async def fill_disk(scene: Scene) -> None:
+    """No file of the API process may grow beyond a few pages: what a full disk does, and for a while only."""
+    pid = scene.server.child("api")
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (DISK_BYTES, before[1]))
+    await asyncio.sleep(3.0)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+
+async def bad_clients(scene: Scene) -> None:
+    """Beside the good ones: clients that never read, and clients that vanish with a reset."""
+    host, port = scene.server.url.removeprefix("http://").split(":")
+    body = b'{"prompt":[5],"max_tokens":400,"ignore_eos":true,"stream":true,"durable":true}'
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    for number in range(8):
+        with socket.create_connection((host, int(port))) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(head.encode() + body)
+            if number % 2:  # it vanishes; the others are held open, unread
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            else:
+                _HALF_OPEN.append(client.dup())
+    await asyncio.sleep(1.0)
+
+
+async def readers_leave(scene: Scene) -> None:
+    """Nothing but what every stream of this fault does: its reader leaves after every tenth event."""
+
+
+_HALF_OPEN: list[socket.socket] = []
+
+SQLITE, REDIS, MEMORY = "sqlite", "redis", "memory"
+FAULTS: dict[str, tuple[str, Fault]] = {
+    "engine killed": (MEMORY, kill_engine),
+    "API process killed, SQLite": (SQLITE, kill_api),
+    "API process killed, Redis": (REDIS, kill_api),
+    "API process and engine killed, SQLite": (SQLITE, kill_both),
+    "Redis killed, back after 2 s": (REDIS, kill_redis),
+    "Redis killed, back, then the API process killed": (REDIS, kill_redis_then_api),
+    f"engine stopped for {STOPPED_SECONDS:g} s": (MEMORY, stop_engine),
+    "disk full for 3 s, SQLite": (SQLITE, fill_disk),
+    "clients that never read or vanish": (MEMORY, bad_clients),
+    "readers that leave after every tenth event": (MEMORY, readers_leave),
+}
+
+
+def body_of(number: int, tokens: int) -> dict[str, Any]:
+    return {
+        "prompt": [7 + number % 50, 11, 13],
+        "max_tokens": tokens,
+        "seed": number,
+        "temperature": 1.0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "skip_special_tokens": False,
+    }
+
+
+async def run_streams(scene: Scene, fault: Fault | None) -> tuple[list[Received], float]:
+    """All streams to their ends, with the fault once every stream has begun. When it was made, too."""
+
+    async def one(number: int) -> Received:
+        body = body_of(number, scene.tokens)
+        if fault is readers_leave:
+            got = Received()
+            while not got.ended and got.failure is None:
+                await read_once(scene.http, PATH, body, got, most=10)
+            return got
+        return await read_through(scene.http, PATH, body)
+
+    running = [asyncio.create_task(one(number)) for number in range(scene.streams)]
+    started = scene.server.metric("vllm:generation_tokens_total")
+    while fault is not None:
+        made = await asyncio.to_thread(scene.server.metric, "vllm:generation_tokens_total") - started
+        if made > scene.streams * scene.tokens / 5:
+            break
+        await asyncio.sleep(0.1)
+    moment = time.monotonic()
+    if fault is not None:
+        await fault(scene)
+    return await asyncio.gather(*running), moment
+
+
+async def check(name: str, scene: Scene, fault: Fault, expected: dict[int, list[int]]) -> Outcome:
+    got, moment = await run_streams(scene, fault)
+    while _HALF_OPEN:
+        _HALF_OPEN.pop().close()
+    reread = 0
+    for one in got:
+        reply = await scene.http.get(f"/v1/streams/{one.stream_id}")
+        reread += reply.text.split("\n\n")[:-2] != one.events
+    differing = sum(
+        sum(a != b for a, b in zip(one.token_ids, expected[number], strict=False))
+        + abs(len(one.token_ids) - len(expected[number]))
+        for number, one in enumerate(got)
+    )
+    pauses = [one.pause_after(moment) for one in got]
+    return Outcome(
+        fault=name,
+        streams=len(got),
+        lost=sum(not one.ended for one in got),
+        repeated=sum(one.repeated for one in got),
+        missing=sum(one.missing for one in got),
+        differing=differing,
+        reread=reread,
+        median_pause=statistics.median(pauses),
+        longest_pause=max(pauses),
+    )
+
+
+@contextmanager
+def log_table(kind: str) -> Iterator[tuple[Path, str, RedisProcess | None]]:
+    """A folder, what the deployment says of its log, and its Redis."""
+    with tempfile.TemporaryDirectory(prefix="weft-faults-") as name:
+        folder = Path(name)
+        if kind != REDIS:
+            yield folder, f'log = "{kind}"' + ('\npath = "streams.sqlite"' if kind == SQLITE else ""), None
+            return
+        redis = RedisProcess(folder)
+        try:
+            yield folder, f'log = "redis"\nredis = "{redis.url}"', redis
+        finally:
+            redis.kill()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=32, metavar="N", help="at once (default: %(default)d)")
+    parser.add_argument("--tokens", type=int, default=150, metavar="N", help="of each (default: %(default)d)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(FAULTS), help="these faults alone")
+    args = parser.parse_args()
+    if shutil.which("redis-server") is None:
+        parser.error("redis-server is needed")
+    console = Console()
+    outcomes: list[Outcome] = []
+    for kind in (MEMORY, SQLITE, REDIS):
+        chosen = {name: fault for name, (log, fault) in FAULTS.items() if log == kind and name in (args.only or FAULTS)}
+        if chosen:
+            outcomes += asyncio.run(check_all(kind, chosen, args.streams, args.tokens, console))
+    console.print(table_of(outcomes))
+    return int(any(o.lost or o.repeated or o.missing or o.differing or o.reread for o in outcomes))
+
+
+async def check_all(kind: str, faults: dict[str, Fault], streams: int, tokens: int, console: Console) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    port = free_port()
+    with log_table(kind) as (folder, log, redis), served(folder, log, streams=32, port=port) as server:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        async with httpx.AsyncClient(base_url=server.url, timeout=300, limits=limits) as http:
+            scene = Scene(server, redis, http, streams, tokens)
+            expected = {number: one.token_ids for number, one in enumerate((await run_streams(scene, None))[0])}
+            for name, fault in faults.items():
+                outcomes.append(await check(name, scene, fault, expected))
+                console.print(outcomes[-1])
+    return outcomes
+
+
+def free_port() -> int:
+    """The API process must come back where it was."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def table_of(outcomes: list[Outcome]) -> Table:
+    table = Table("fault", "streams", "lost", "repeated", "missing", "tokens differing", "reread otherwise", "pause, s")
+    for one in outcomes:
+        counts = (one.streams, one.lost, one.repeated, one.missing, one.differing, one.reread)
+        table.add_row(one.fault, *map(str, counts), f"{one.median_pause:.1f} / {one.longest_pause:.1f}")
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

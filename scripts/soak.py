@@ -1,0 +1,126 @@
+"""A day of clients in minutes: `python -m scripts.soak [--visits N] [--rounds N] [--log memory|sqlite]`.
+
+Requests, streams that are left, durable streams that are left and come back to, cancelled and shared ones, against a
+`weft serve` of the demo. After each round, and once it is quiet, it looks at both processes: memory, open files,
+threads; and at what the server says of itself: open streams, running requests, pages in use. The first round warms the
+server up; growth is counted from its end.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from scripts.durability.served import Served, served
+from scripts.durability.visitors import failures, visit_all
+
+QUIET_SECONDS = 600.0  # at most, until the last stream that was left has ended
+GROWTH = 1.05  # of memory, from the first round to the last, that is still noise
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The server at rest."""
+
+    api_mib: float
+    engine_mib: float
+    api_files: int
+    engine_files: int
+    api_threads: int
+    open_streams: float
+    running: float
+    used_pages: float
+    visits: int
+    seconds: float
+
+
+def look(server: Served, visits: int, seconds: float) -> Look:
+    api, engine = server.child("api"), server.child("engine")
+    return Look(
+        api_mib=_mib(api),
+        engine_mib=_mib(engine),
+        api_files=_files(api),
+        engine_files=_files(engine),
+        api_threads=_threads(api),
+        open_streams=server.metric("weft_open_streams"),
+        running=server.metric("vllm:num_requests_running"),
+        used_pages=server.metric("weft_used_pages"),
+        visits=visits,
+        seconds=round(seconds, 1),
+    )
+
+
+def wait_until_quiet(server: Served) -> None:
+    deadline = time.monotonic() + QUIET_SECONDS
+    while time.monotonic() < deadline:
+        if server.metric("weft_open_streams") == server.metric("vllm:num_requests_running") == 0:
+            return
+        time.sleep(0.2)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--visits", type=int, default=2000, metavar="N", help="of each round (default: %(default)d)")
+    parser.add_argument("--rounds", type=int, default=4, metavar="N", help="(default: %(default)d)")
+    parser.add_argument("--at-once", type=int, default=48, metavar="N", help="visits (default: %(default)d)")
+    parser.add_argument("--tokens", type=int, default=40, metavar="N", help="at most, of one visit")
+    parser.add_argument("--log", choices=("memory", "sqlite"), default="sqlite", help="of the streams")
+    args = parser.parse_args()
+    looks, failed = asyncio.run(soak(args))
+    table = Table("", *(f"round {number + 1}" for number in range(len(looks))))
+    for name in asdict(looks[0]):
+        table.add_row(name, *(f"{asdict(one)[name]:g}" for one in looks))
+    Console().print(table, failed or "no visit failed")
+    return int(bool(failed) or has_grown(looks))
+
+
+async def soak(args: argparse.Namespace) -> tuple[list[Look], dict[str, int]]:
+    looks: list[Look] = []
+    failed: dict[str, int] = {}
+    # Few bytes and seconds are kept, so that the log is at its bounds all the time.
+    log = f'log = "{args.log}"\nretain_seconds = 5\nmax_bytes = 4_194_304\ngrace_seconds = 5'
+    with tempfile.TemporaryDirectory(prefix="weft-soak-") as folder:
+        path = '\npath = "streams.sqlite"' if args.log == "sqlite" else ""
+        with served(Path(folder), log + path) as server:
+            limits = httpx.Limits(max_connections=None)
+            async with httpx.AsyncClient(base_url=server.url, timeout=300, limits=limits) as http:
+                for number in range(args.rounds):
+                    begin = time.monotonic()
+                    happened = await visit_all(http, args.visits, at_once=args.at_once, tokens=args.tokens, seed=number)
+                    for name, count in failures(happened).items():
+                        failed[name] = failed.get(name, 0) + count
+                    await asyncio.to_thread(wait_until_quiet, server)
+                    looks.append(look(server, args.visits, time.monotonic() - begin))
+                    Console().print(looks[-1])
+    return looks, failed
+
+
+def has_grown(looks: list[Look]) -> bool:
+    first, last = looks[0], looks[-1]
+    memory = max(last.api_mib / first.api_mib, last.engine_mib / first.engine_mib)
+    counts = (last.api_files > first.api_files + 4, last.engine_files > first.engine_files + 4)
+    return memory > GROWTH or any(counts) or last.open_streams + last.running + last.used_pages > 0
+
+
+def _mib(pid: int) -> float:
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    return round(int(fields["VmRSS"].split()[0]) / 1024, 1)
+
+
+def _threads(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def _files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
