@@ -5,6 +5,7 @@ the most that is on the host at once is a leaf of one layer.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from jax.sharding import Mesh
 
 from models.converted import ConvertedWeights, is_converted, write_converted
 from models.errors import CheckpointError
-from models.fields import Fields
 from models.hub_weights import HubWeights
 from models.interface import Family, LayerForm, Model, ModelShape
 from models.leaves import Assembly, Progress, parts_of
 from models.quantization import Products, Recipe, quantize_model
+from models.quantized_checkpoint import described_weights, packed_names
 from models.registry import FAMILIES, family_of
 from models.rope import use_max_length
 from models.stages import StagedAssembly
@@ -51,16 +52,9 @@ def load(
     ValueError for a dtype other than float32 and bfloat16; QuantizationError for weights that cannot be kept so.
     """
     _check_dtype(dtype)
-    family, config = _parse(directory, families)
+    source = _Source(directory, families, products, quantization)
     placement = placement or Placement(one_device(), kv_copies=1)
-
-    def shapes(form: LayerForm) -> Model:
-        built = family.build(config, dtype, seed=None, layers=form)
-        if quantization is not None:
-            quantize_model(built, quantization, products, placement.mesh)
-        return built
-
-    model, listed = shapes(layers), shapes("list")
+    model, listed = (source.shapes(dtype, form, placement.mesh) for form in (layers, "list"))
     if max_length is not None:
         use_max_length(model, max_length)
     staged = placement.mesh.shape["pipeline"] > 1
@@ -74,11 +68,11 @@ def load(
                 assembly.put(leaf.path, array)
 
     if is_converted(directory):
-        fill(ConvertedWeights(directory, listed, progress))
+        fill(ConvertedWeights(directory, listed, progress, dtype=dtype))
     else:
         with TensorFiles(directory) as files:
-            fill(HubWeights(files, family.tensors(config), progress))
-    return assembly.model(), family.shape(config), config
+            fill(source.hub_weights(files, listed, progress))
+    return assembly.model(), source.family.shape(source.config), source.config
 
 
 def convert(
@@ -95,19 +89,14 @@ def convert(
     """
     if is_converted(source):
         raise CheckpointError(f"{source}: it is converted already")
-    family, config = _parse(source, families)
+    described = _Source(source, families)
     with TensorFiles(source) as files:
         if dtype is None:
             # U8 are halves of packed tensors (see mxfp4.py), whose numbers bfloat16 holds exactly.
             dtype = jnp.bfloat16 if {files.dtype(name) for name in files} <= {"BF16", "U8"} else jnp.float32
         _check_dtype(dtype)
-        listed = family.build(config, dtype, seed=None, layers="list")
-        write_converted(source, listed, HubWeights(files, family.tensors(config), progress), target)
-
-
-def _check_dtype(dtype: Any) -> None:
-    if jnp.dtype(dtype) not in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
-        raise ValueError(f"weights cannot be loaded as {jnp.dtype(dtype)}; float32 and bfloat16 are offered")
+        listed = described.shapes(dtype, "list")
+        write_converted(source, listed, described.hub_weights(files, listed, progress), target)
 
 
 def abstract(
@@ -121,29 +110,45 @@ def abstract(
     families: Sequence[Family] = FAMILIES,
 ) -> tuple[Model, ModelShape, Any]:
     """As `load`, from config.json alone: each leaf is a jax.ShapeDtypeStruct. The mesh may cut through groups."""
-    family, config = _parse(directory, families)
-    model = family.build(config, dtype, seed=None, layers=layers)
-    if quantization is not None:
-        quantize_model(model, quantization, products, mesh)
-    return model, family.shape(config), config
+    source = _Source(directory, families, products, quantization)
+    return source.shapes(dtype, layers, mesh), source.family.shape(source.config), source.config
 
 
-def _parse(directory: Path, families: Sequence[Family]) -> tuple[Family, Any]:
-    path = directory / "config.json"
-    config = read_json(path)
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path}: it must be a JSON object")
-    family = family_of(config, families)
-    if "quantization_config" in Fields(config):
-        _check_quantization(path, Fields(config).section("quantization_config"), family)
-    return family, family.parse(config)
+class _Source:
+    """What config.json says: the family, its config, and how the weights are kept."""
+
+    def __init__(
+        self,
+        directory: Path,
+        families: Sequence[Family],
+        products: Products = WIDE,
+        quantization: Recipe | None = None,
+    ) -> None:
+        """Raises CheckpointError."""
+        if is_converted(directory):
+            products = replace(products, keeps_mxfp4=False)  # they were widened when they were converted
+        path = directory / "config.json"
+        fields = read_json(path)
+        if not isinstance(fields, dict):
+            raise CheckpointError(f"{path}: it must be a JSON object")
+        self.family = family_of(fields, families)
+        self.config = self.family.parse(fields)
+        self._described = described_weights(self.family, self.config, fields, products, quantization, str(path))
+        self._products = products
+
+    def shapes(self, dtype: Any, layers: LayerForm, mesh: Mesh | None = None) -> Model:
+        """The model with its shapes alone. Raises QuantizationError."""
+        model = self.family.build(self.config, dtype, seed=None, layers=layers)
+        if self._described.recipe is not None:
+            quantize_model(model, self._described.recipe, self._products, mesh)
+        return model
+
+    def hub_weights(self, files: TensorFiles, listed: Model, progress: Progress | None) -> HubWeights:
+        table, layout = self.family.tensors(self.config), self._described.layout
+        packed = packed_names(listed, table) if layout is not None else ()
+        return HubWeights(files, table, progress, layout=layout, packed=packed)
 
 
-def _check_quantization(path: Path, fields: Fields, family: Family) -> None:
-    method = fields.string("quant_method", "unnamed")
-    offered = getattr(family, "quant_methods", ())  # of the few families that have any
-    if method not in offered:
-        right = f"; of this architecture {' and '.join(offered)} is offered too" if offered else ""
-        raise CheckpointError(
-            f"{path}: quantization_config.quant_method is {method!r}; F32, F16 and BF16 weights are offered{right}"
-        )
+def _check_dtype(dtype: Any) -> None:
+    if jnp.dtype(dtype) not in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
+        raise ValueError(f"weights cannot be loaded as {jnp.dtype(dtype)}; float32 and bfloat16 are offered")

@@ -12,6 +12,7 @@ through the host whole. A leaf whose shape the mesh changes (see sharding/params
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from orbax.checkpoint import v1 as orbax
 from models.errors import CheckpointError
 from models.hub_weights import HubWeights
 from models.leaves import Leaf, LeafPath, Meter, Progress, nbytes_of, parts_of
+from models.quantization_rounding import rounded
 from models.tensor_files import INDEX, read_json
+from sharding.mesh import one_device
 from sharding.params import Placement
 
 MARK, WEIGHTS, FORMAT = "weft.json", "weights", 1
@@ -56,17 +59,21 @@ def write_converted(source: Path, listed: Any, weights: HubWeights, target: Path
 class ConvertedWeights:
     """The weights of such a directory. Raises CheckpointError for another version of this layout."""
 
-    def __init__(self, directory: Path, listed: Any, progress: Progress | None = None) -> None:
+    def __init__(self, directory: Path, listed: Any, progress: Progress | None = None, *, dtype: Any = None) -> None:
+        """Weights that `listed` keeps in fewer bits, and that lie here in full, are in `dtype`."""
         mark = read_json(directory / MARK)
         if not isinstance(mark, dict) or mark.get("format") != FORMAT:
             raise CheckpointError(f"{directory / MARK}: format must be {FORMAT}: convert the checkpoint again")
         self._folder = directory / WEIGHTS
+        self._dtype = dtype
         self._meter = Meter(progress, sum(nbytes_of(leaves) for _, leaves in parts_of(listed)))
 
     def read(self, part: str, leaves: list[Leaf], placement: Placement) -> Iterator[Array]:
         """The leaves on their devices. Raises CheckpointError for a part that is missing or of another shape."""
         host = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-
+        if any(leaf.form is not None for leaf in leaves) and not self._is_quantized(part):
+            yield from self._rounded(part, leaves, placement)
+            return
         kept = {leaf.path: placement.shape(leaf.shape, leaf.names) == leaf.shape for leaf in leaves}
         wanted = {
             _name(leaf.path): jax.ShapeDtypeStruct(
@@ -79,6 +86,27 @@ class ConvertedWeights:
             array = found.pop(_name(leaf.path))
             self._meter.add(nbytes_of([leaf]))
             yield array if kept[leaf.path] else placement.place(np.asarray(array), leaf.names)
+
+    def _is_quantized(self, part: str) -> bool:
+        """Whether the weights of this part lie here in fewer bits."""
+        path = self._folder / part
+        return path.is_dir() and any(name.endswith(".values") for name in orbax.metadata(str(path)).metadata)
+
+    def _rounded(self, part: str, leaves: list[Leaf], placement: Placement) -> Iterator[Array]:
+        """The leaves, of weights that lie here in full."""
+        whole = dict.fromkeys(replace(leaf.weight, dtype=self._dtype) if leaf.form else leaf for leaf in leaves)
+        one = Placement(one_device(), kv_copies=1)
+        arrays = dict(zip((leaf.path for leaf in whole), self.read(part, list(whole), one), strict=True))
+        path, kept = (), {}
+        for leaf in leaves:
+            if leaf.form is None:
+                values = np.asarray(arrays[leaf.path])
+            else:
+                if path != leaf.weight.path:
+                    path = leaf.weight.path
+                    kept = rounded(np.asarray(arrays.pop(path)), leaf.form)
+                values = kept[leaf.path[-1]]
+            yield placement.place(values, leaf.names)
 
     def _load(self, part: str, wanted: dict[str, jax.ShapeDtypeStruct]) -> dict[str, Array]:
         path = self._folder / part

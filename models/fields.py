@@ -89,6 +89,20 @@ class Fields:
             raise self.error(name, "a list of integers")
         return value
 
+    def two_integers(self, name: str) -> tuple[int, int]:
+        """A list of two integers above zero."""
+        values = self.integers(name)
+        if len(values) != 2 or min(values) < 1:
+            raise self.error(name, "a list of two integers above 0")
+        return values[0], values[1]
+
+    def names(self) -> list[str]:
+        return list(self._values)
+
+    def is_empty(self, name: str) -> bool:
+        """There, and an object or a list with nothing in it."""
+        return self._values.get(name) in ({}, [])
+
     def section(self, name: str) -> "Fields":
         """The object under that name; one without fields where it is missing."""
         value = self._values.get(name)

@@ -4,7 +4,7 @@ Beside a leaf there are a few rows of a tensor in memory. A CPU device takes the
 weights exist once.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,12 @@ from models.errors import CheckpointError
 from models.hub import Tensor, Tensors
 from models.leaves import Leaf, LeafPath, Meter, Progress
 from models.mxfp4 import UnpackedFiles
-from models.quantization_rounding import RoundedWeights
+from models.packed_weights import PackedFiles, PackedLayout, assembled
+from models.quantization_rounding import Arrays, rounded
 from models.tensor_files import TensorFiles
 from sharding.params import Placement
+
+AnyFiles = TensorFiles | UnpackedFiles | PackedFiles
 
 CHUNK_BYTES = 8 << 20  # of a tensor read at once
 ALIGNMENT = 64  # bytes; the CPU device takes over a host buffer that is aligned so
@@ -25,12 +28,22 @@ ALIGNMENT = 64  # bytes; the CPU device takes over a host buffer that is aligned
 class HubWeights:
     """Those in `files`. Raises CheckpointError for the first tensor that does not fit `table`."""
 
-    def __init__(self, files: TensorFiles, table: Tensors, progress: Progress | None = None) -> None:
-        packed = [name for name, entry in table.items() if isinstance(entry, Tensor) and entry.packed]
-        self._files = UnpackedFiles(files, packed) if packed else files
+    def __init__(
+        self,
+        files: TensorFiles,
+        table: Tensors,
+        progress: Progress | None = None,
+        *,
+        layout: PackedLayout | None = None,
+        packed: Sequence[str] = (),
+    ) -> None:
+        """`packed` are the tensors that the checkpoint has in fewer bits, as `layout` says, and that stay so."""
+        widened = [name for name, entry in table.items() if isinstance(entry, Tensor) and entry.packed]
+        self._packed = PackedFiles(files, layout, packed) if layout is not None else None
+        self._files = self._packed or (UnpackedFiles(files, widened) if widened else files)
         self._meter = Meter(progress, _check(self._files, table))
-        self._sources = _by_leaf(table)
-        self._rounded = RoundedWeights()
+        self._sources = sources_of(table)
+        self._kept: tuple[LeafPath, Arrays] = ((), {})  # the weight in fewer bits that was asked for last
 
     def read(self, part: str, leaves: Iterable[Leaf], placement: Placement) -> Iterator[Array]:
         """The leaves on their devices, one after another."""
@@ -38,7 +51,19 @@ class HubWeights:
             yield placement.place(self.on_host(leaf), leaf.names)
 
     def on_host(self, leaf: Leaf) -> np.ndarray:
-        return self._in_full(leaf) if leaf.form is None else self._rounded.part(leaf, self._in_full)
+        if leaf.form is None:
+            return self._in_full(leaf)
+        path = leaf.weight.path
+        if self._kept[0] != path:
+            self._kept = ((), {})
+            if self._packed is not None:
+                arrays = assembled(leaf.form, self._sources[path], self._packed)
+                for name, _, tensor in self._sources[path]:
+                    self._meter.add(self._packed.nbytes(name) * tensor.shape[0] // self._packed.shape(name)[0])
+            else:
+                arrays = rounded(self._in_full(leaf.weight), leaf.form)
+            self._kept = (path, arrays)
+        return self._kept[1][leaf.path[-1]]
 
     def _in_full(self, leaf: Leaf) -> np.ndarray:
         values = _aligned(leaf.shape, leaf.dtype)
@@ -47,7 +72,7 @@ class HubWeights:
         return values
 
 
-def _check(files: TensorFiles | UnpackedFiles, table: Tensors) -> int:
+def _check(files: AnyFiles, table: Tensors) -> int:
     """The bytes to read. Raises CheckpointError for the first tensor that does not fit the family's table."""
     total = 0
     for name in sorted(set(files) - set(table)):
@@ -64,7 +89,7 @@ def _check(files: TensorFiles | UnpackedFiles, table: Tensors) -> int:
     return total
 
 
-def _by_leaf(table: Tensors) -> dict[LeafPath, list[tuple[str, int, Tensor]]]:
+def sources_of(table: Tensors) -> dict[LeafPath, list[tuple[str, int, Tensor]]]:
     """Leaf path -> what makes it up: name, first row in the file, tensor."""
     leaves: dict[LeafPath, list[tuple[str, int, Tensor]]] = {}
     for name, entry in table.items():
@@ -86,7 +111,12 @@ def _aligned(shape: Iterable[int], dtype: Any) -> np.ndarray:
 
 
 def _read(
-    files: TensorFiles | UnpackedFiles, name: str, first: int, tensor: Tensor, leaf: np.ndarray, meter: Meter
+    files: AnyFiles,
+    name: str,
+    first: int,
+    tensor: Tensor,
+    leaf: np.ndarray,
+    meter: Meter,
 ) -> None:
     """leaf = the file's rows from `first` on in the leaf's order and dtype, a chunk of the file at a time."""
     target = leaf.transpose(np.argsort(tensor.order))  # a view of the leaf in the order of the file

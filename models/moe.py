@@ -245,7 +245,9 @@ def expert_weights(weights: Array | QuantizedArray) -> ExpertWeights:
     if not isinstance(weights, QuantizedArray):
         return weights
     whole_column = weights.form.group is None
-    return QuantizedExperts(weights.values, weights.scales[..., 0, :] if whole_column else weights.scales)
+    kind = weights.form.kind
+    packed = kind if kind == "int4" or kind == "fp4" else None
+    return QuantizedExperts(weights.values, weights.scales[..., 0, :] if whole_column else weights.scales, packed)
 
 
 def use_grouped_matmul(model: Any, matmul: GroupedMatmul) -> None:

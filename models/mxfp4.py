@@ -38,7 +38,7 @@ class UnpackedFiles:
         self._packed = frozenset(packed)
         self._halves = {name + half for name in packed for half in (BLOCKS, SCALES)}
         for name in packed:
-            self._check(name)
+            check_halves(files, name)
 
     def __iter__(self) -> Iterator[str]:
         yield from (name for name in self._files if name not in self._halves)
@@ -65,12 +65,14 @@ class UnpackedFiles:
             return self._files.rows(name, begin, end)
         return widened(self._files.rows(name + BLOCKS, begin, end), self._files.rows(name + SCALES, begin, end))
 
-    def _check(self, name: str) -> None:
-        for half in (name + BLOCKS, name + SCALES):
-            if half not in self._files:
-                raise CheckpointError(f"tensor {half} is missing; quantization_config says that {name} is in MXFP4")
-            if self._files.dtype(half) != "U8":
-                raise CheckpointError(f"tensor {half} is {self._files.dtype(half)}; in MXFP4 it must be U8")
-        blocks, scales = list(self._files.shape(name + BLOCKS)), list(self._files.shape(name + SCALES))
-        if blocks != [*scales, BLOCK // 2]:
-            raise CheckpointError(f"tensor {name}{BLOCKS} has shape {blocks}; by its scales it must be {[*scales, 16]}")
+
+def check_halves(files: TensorFiles, name: str) -> None:
+    """Raises CheckpointError for a pair that is not there, or no such pair."""
+    for half in (name + BLOCKS, name + SCALES):
+        if half not in files:
+            raise CheckpointError(f"tensor {half} is missing; quantization_config says that {name} is in MXFP4")
+        if files.dtype(half) != "U8":
+            raise CheckpointError(f"tensor {half} is {files.dtype(half)}; in MXFP4 it must be U8")
+    blocks, scales = list(files.shape(name + BLOCKS)), list(files.shape(name + SCALES))
+    if blocks != [*scales, BLOCK // 2]:
+        raise CheckpointError(f"tensor {name}{BLOCKS} has shape {blocks}; by its scales it must be {[*scales, 16]}")

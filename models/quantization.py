@@ -51,6 +51,7 @@ class Products:
 
     blocked: bool = False  # as a CPU wants it (see quantized_array.py)
     activations: Activations | None = None
+    keeps_mxfp4: bool = False  # in 4 bits; else those weights are widened as they are read
 
 
 def at_load(quantization: Quantization, group: int | None = None) -> Recipe:
@@ -128,6 +129,8 @@ def _form(param: nnx.Param, path: LeafPath, recipe: Recipe, products: Products, 
 
 def _fitted(form: WeightForm, named: str, mesh: Mesh | None) -> WeightForm:
     """With groups that neither the last summed dimension nor a device's part of it cuts through."""
+    if form.zeros and "experts" in form.names:
+        form = replace(form, kind="int8", zeros=False)  # grouped matmuls know no zeros: they come off the numbers
     last = form.summed[-1]
     size, parts = form.shape[last], 1 if mesh is None else split_of(mesh, form.names[last])
     if form.reordered:

@@ -5,12 +5,9 @@ zero than above: the largest magnitude of a group, whatever its sign, is -8, and
 above zero.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from ml_dtypes import float8_e4m3fn
 
-from models.leaves import Leaf, LeafPath
 from models.quantized_array import WeightForm
 
 Arrays = dict[str, np.ndarray]  # by the name of the leaf: values, scales ...
@@ -53,20 +50,3 @@ def packed(codes: np.ndarray, axis: int) -> np.ndarray:
     """Codes of 4 bits, a byte each -> two in a byte: 2i of `axis` in the low half, 2i + 1 in the high one."""
     even, odd = (codes[(slice(None),) * axis + (slice(first, None, 2),)].astype(np.uint8) for first in range(2))
     return (even & 15) | (odd << 4)
-
-
-class RoundedWeights:
-    """The parts of weights in fewer bits, as leaves ask for them one after another: one weight is kept at a time."""
-
-    def __init__(self) -> None:
-        self._path: LeafPath = ()
-        self._parts: Arrays = {}
-
-    def part(self, leaf: Leaf, in_full: Callable[[Leaf], np.ndarray]) -> np.ndarray:
-        """`in_full` gives the weight that a leaf is a part of, when it is asked for a first part."""
-        assert leaf.form is not None
-        if leaf.path[:-1] != self._path:
-            self._parts = {}
-            self._parts = rounded(in_full(leaf.weight), leaf.form)
-            self._path = leaf.path[:-1]
-        return self._parts[leaf.path[-1]]

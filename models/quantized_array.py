@@ -25,13 +25,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from pallas_kernels.quantization import dequantize, quantize
+from pallas_kernels.quantization import PACKED, Kind, decoded, dequantize, quantize
 
-Kind = Literal["int8", "fp8", "int4", "fp4"]
 Activations = Literal["int8", "fp8"]
 
 STORED: dict[Kind, Any] = {"int8": jnp.int8, "fp8": jnp.float8_e4m3fn, "int4": jnp.uint8, "fp4": jnp.uint8}
-PACKED: tuple[Kind, ...] = ("int4", "fp4")  # two numbers in a byte
 BLOCK_ROWS, MANY_TOKENS, LARGE_BLOCK_ROWS = 128, 128, 512  # converted at once; more where the sums are large too
 LEAST_BLOCK_ROWS = 16
 
@@ -163,17 +161,6 @@ def block_rows(tokens: int, rows: int, form: WeightForm) -> int:
     return fitting[-1] if fitting and fitting[-1] >= LEAST_BLOCK_ROWS else rows
 
 
-def decoded(values: Array, kind: Kind) -> tuple[Array, ...]:
-    """The numbers that `values` hold, float32: of rows 0, 1, 2 ..., or, two in a byte, of the even and of the odd."""
-    if kind == "int8":
-        return (values.astype(jnp.float32),)
-    if kind == "fp8":
-        return (_from_e4m3(values) if values.dtype == jnp.uint8 else values.astype(jnp.float32),)
-    if kind == "int4":
-        return tuple((half.astype(jnp.int8) >> 4).astype(jnp.float32) for half in (values << 4, values))
-    return tuple(_from_e2m1(half) for half in (values & 15, values >> 4))
-
-
 def _joined(values: Array, kind: Kind, axis: int) -> Array:
     parts = decoded(values, kind)
     if len(parts) == 1:
@@ -200,24 +187,6 @@ def _block_product(x: Array, values: Array, kind: Kind, zeros: Array | None, sca
         total = product if total is None else total + product
     assert total is not None
     return total
-
-
-def _from_e4m3(codes: Array) -> Array:
-    """float8_e4m3fn by its bits, uint8 -> float32: XLA:CPU's own conversion takes thrice as long."""
-    codes = codes.astype(jnp.int32)
-    magnitude = codes & 127
-    normal = lax.bitcast_convert_type((magnitude << 20) + (120 << 23), jnp.float32)
-    value = jnp.where(magnitude < 8, magnitude.astype(jnp.float32) * 2.0**-9, normal)
-    return jnp.where(codes > 127, -value, value)
-
-
-def _from_e2m1(codes: Array) -> Array:
-    """E2M1 by its bits, uint8 below 16 -> float32."""
-    codes = codes.astype(jnp.int32)
-    magnitude = codes & 7
-    normal = lax.bitcast_convert_type((magnitude << 22) + (126 << 23), jnp.float32)
-    value = jnp.where(magnitude < 2, magnitude.astype(jnp.float32) * 0.5, normal)
-    return jnp.where(codes > 7, -value, value)
 
 
 def _is_matrix_product(spec: str, form: WeightForm) -> bool:

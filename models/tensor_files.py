@@ -1,6 +1,7 @@
 """The safetensors files of a checkpoint directory as one set of named tensors, read lazily. Never a pickle."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,12 +9,14 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from ml_dtypes import float8_e4m3fn
 from safetensors import SafetensorError, safe_open
 
 from models.errors import CheckpointError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+FLOAT8 = "F8_E4M3"
 BYTES = {"F32": 4, "F16": 2, "BF16": 2}  # of an element; other dtypes are refused
 
 
@@ -26,6 +29,8 @@ class TensorFiles:
     def __init__(self, directory: Path) -> None:
         self._stack = ExitStack()
         self._slices: dict[str, Any] = {}
+        self._owners: dict[str, Any] = {}
+        self._paths: dict[str, Path] = {}
         with self._stack:
             for path, names in _files(directory).items():
                 self._open(path, names)
@@ -38,6 +43,7 @@ class TensorFiles:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._slices.clear()
+        self._owners.clear()
         self._stack.close()
 
     def __iter__(self) -> Iterator[str]:
@@ -62,7 +68,13 @@ class TensorFiles:
 
     def rows(self, name: str, begin: int, end: int) -> np.ndarray:
         """[end - begin, ...] of the tensor's first dimension, in its own dtype."""
+        if self.dtype(name) == FLOAT8:
+            return _float8_rows(self._paths[name], name, begin, end)
         return self._slices[name][begin:end]
+
+    def scalar(self, name: str) -> np.ndarray:
+        """A tensor without dimensions, as one of one number."""
+        return self._owners[name].get_tensor(name).reshape(1)
 
     def _open(self, path: Path, names: set[str] | None) -> None:
         try:
@@ -79,6 +91,20 @@ class TensorFiles:
                 f"{path}: tensor {name} is in this file, but {INDEX} does not say so: it may be there twice"
             )
         self._slices |= {name: file.get_slice(name) for name in found}
+        self._owners |= dict.fromkeys(found, file)
+        self._paths |= dict.fromkeys(found, path)
+
+
+def _float8_rows(path: Path, name: str, begin: int, end: int) -> np.ndarray:
+    """Rows of a float8_e4m3fn tensor, which the library has no numpy type for: from the file's header and its bytes."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entry = json.loads(file.read(length))[name]
+        shape = entry["shape"]
+        row = math.prod(shape[1:])
+        file.seek(8 + length + entry["data_offsets"][0] + begin * row)
+        values = np.fromfile(file, np.uint8, (end - begin) * row)
+    return values.view(float8_e4m3fn).reshape(end - begin, *shape[1:])
 
 
 def _files(directory: Path) -> Mapping[Path, set[str] | None]:

@@ -15,7 +15,7 @@ A stack of layers is passed whole, [L * E, D, F], with `first_expert` = layer * 
 lies, and a layer sliced out for it would be a copy of that layer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import jax
@@ -23,14 +23,17 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from pallas_kernels.quantization import Packed
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class QuantizedExperts:
-    """Weights in 8 bits: a weight is values * scale."""
+    """Weights in 8 bits, or in 4: a weight is values * scale."""
 
-    values: Array  # [E, D, F] or [E, N, D, F], int8 | float8_e4m3fn
+    values: Array  # [E, D, F] or [E, N, D, F], int8 | float8_e4m3fn; D/2 for D, uint8, where two rows lie in a byte
     scales: Array  # float32; [E, F] or [E, N, F] of a column, or [E, D/g, F] or [E, N, D/g, F] of g rows of a column
+    packed: Packed | None = field(default=None, metadata={"static": True})  # what a byte holds two of
 
 
 ExpertWeights = Array | QuantizedExperts
@@ -64,10 +67,11 @@ class ExpertShape(NamedTuple):
 class ExpertMatrices(NamedTuple):
     """Weights in the one form that bodies compute with: expert e's product n is matrix e * N + n."""
 
-    values: Array  # [E * N, D, F]
+    values: Array  # [E * N, D, F], or [E * N, D/2, F]
     scales: Array | None  # [E * N, D/g, F]
     products: int  # N
     rows_per_scale: int | None
+    packed: Packed | None = None
 
 
 def expert_shape(weights: ExpertWeights) -> ExpertShape:
@@ -78,6 +82,7 @@ def expert_shape(weights: ExpertWeights) -> ExpertShape:
     *lead, d, f = values.shape
     rows_per_scale = None
     if isinstance(weights, QuantizedExperts):
+        d = d if weights.packed is None else 2 * d
         scales = list(weights.scales.shape)
         if len(scales) == values.ndim - 1:
             scales.insert(-1, 1)
@@ -94,7 +99,8 @@ def expert_matrices(weights: ExpertWeights) -> ExpertMatrices:
         return ExpertMatrices(weights.reshape(-1, d, f), None, products, None)
     assert rows_per_scale is not None
     scales = weights.scales.reshape(-1, d // rows_per_scale, f)
-    return ExpertMatrices(weights.values.reshape(-1, d, f), scales, products, rows_per_scale)
+    values = weights.values.reshape(-1, *weights.values.shape[-2:])
+    return ExpertMatrices(values, scales, products, rows_per_scale, weights.packed)
 
 
 def quantized_experts(weights: Array, dtype: DTypeLike, rows_per_scale: int | None = None) -> QuantizedExperts:

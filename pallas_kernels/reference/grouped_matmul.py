@@ -10,6 +10,7 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from pallas_kernels.grouped import ExpertMatrices, ExpertWeights, expert_matrices, group_tiles
+from pallas_kernels.quantization import Packed, decoded
 
 LEAST_ROWS, MOST_ROWS = 8, 128  # of a tile; a product of fewer rows is no faster on a CPU
 
@@ -53,12 +54,25 @@ def _product(x: Array, matrices: ExpertMatrices, matrix: Array) -> Array:
     if matrices.scales is None:
         return jnp.dot(x, values, preferred_element_type=jnp.float32)
     scales = matrices.scales[matrix]
+    if matrices.packed is not None:
+        return _packed_product(x, values, scales, matrices.packed)
     if scales.shape[0] == 1:
         return jnp.dot(x, values.astype(x.dtype), preferred_element_type=jnp.float32) * scales
     # Per group of rows: sums of one group are scaled before they are added to another's.
     groups = x.reshape(x.shape[0], scales.shape[0], -1), values.reshape(scales.shape[0], -1, values.shape[1])
     sums = jnp.einsum("mgd,gdf->gmf", groups[0], groups[1].astype(x.dtype), preferred_element_type=jnp.float32)
     return jnp.einsum("gmf,gf->mf", sums, scales)
+
+
+def _packed_product(x: Array, values: Array, scales: Array, packed: Packed) -> Array:
+    """x [rows, D] times [D/2, F] bytes under scales [groups, F]: the even rows and the odd ones, each as a product."""
+
+    def half(i: int, part: Array) -> Array:
+        wide = (part.reshape(scales.shape[0], -1, part.shape[1]) * scales[:, None]).reshape(part.shape)
+        return jnp.dot(x[:, i::2], wide.astype(x.dtype), preferred_element_type=jnp.float32)
+
+    even, odd = decoded(values, packed)
+    return half(0, even) + half(1, odd)
 
 
 def _tile_rows(num_rows: int, num_groups: int) -> int:

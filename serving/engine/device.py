@@ -51,10 +51,11 @@ def load_executor(
     dtype = jnp.dtype(deployment.model.dtype or ("float32" if on_cpu else "bfloat16"))
     # A scan over stacked layers would copy each layer's weights out of the stack on a CPU.
     layers: LayerForm = "list" if on_cpu else "stacked"
+    name = body_for(deployment.engine.kernels, jax.default_backend())
     try:
         mesh = make_mesh(dataclasses.asdict(deployment.mesh))
         chip = chip_of(jax.devices()[0].device_kind)
-        products = products_of(deployment.model, chip, on_cpu=on_cpu, devices=mesh.devices.size)
+        products = products_of(deployment.model, chip, name, on_cpu=on_cpu, devices=mesh.devices.size)
         kept = {"layers": layers, "quantization": recipe_of(deployment.model), "products": products}
         planned, shape, _ = checkpoints.abstract(deployment.model.checkpoint, dtype, mesh=mesh, **kept)
         placement = placement_of(mesh, shape.num_heads, shape.num_kv_heads)
@@ -88,7 +89,6 @@ def load_executor(
         token_buckets=token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1),
         shards=mesh.shape["data"],
     )
-    name = body_for(engine.kernels, jax.default_backend())
     table = load_table("unknown" if chip is None else chip.name)
     body = tuned_attention_body(name, table)
     use_grouped_matmul(model, checked_matmul(tuned_grouped_matmul_body(name, table)))

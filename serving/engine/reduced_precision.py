@@ -1,6 +1,7 @@
 """What a deployment wants in fewer bits, of the model and of its pages; refused by name where it cannot be had."""
 
 from models.quantization import Products, QuantizationError, Recipe, at_load
+from pallas_kernels.dispatch import Body
 from serving.config import CacheDtype, ModelConfig
 from serving.errors import ConfigError
 from sharding.chips import CHIPS, Chip
@@ -22,11 +23,14 @@ def recipe_of(model: ModelConfig) -> Recipe | None:
         raise ConfigError(f"model.group_size: {error}", param="group_size") from error
 
 
-def products_of(model: ModelConfig, chip: Chip | None, *, on_cpu: bool, devices: int) -> Products:
-    """How the weights are multiplied there. Raises ConfigError for activations that the chip has no products for."""
+def products_of(model: ModelConfig, chip: Chip | None, body: Body, *, on_cpu: bool, devices: int) -> Products:
+    """How the weights are multiplied there. MXFP4 stays in 4 bits where the body of the experts' products reads it.
+
+    Raises ConfigError for activations that the chip has no products for."""
+    keeps_mxfp4 = body == "reference"
     if model.activations is None:
         # A loop over blocks of rows that are split over devices would send them around.
-        return Products(blocked=on_cpu and devices == 1)
+        return Products(blocked=on_cpu and devices == 1, keeps_mxfp4=keeps_mxfp4)
     offered = () if chip is None else chip.eight_bit_types
     if model.activations not in offered:
         title = "a CPU" if on_cpu else "a device that weft does not know" if chip is None else chip.title
@@ -36,7 +40,7 @@ def products_of(model: ModelConfig, chip: Chip | None, *, on_cpu: bool, devices:
             f"of {', '.join(having)}",
             param="activations",
         )
-    return Products(activations=model.activations)
+    return Products(activations=model.activations, keeps_mxfp4=keeps_mxfp4)
 
 
 def page_dtype(wanted: CacheDtype | None, own: str) -> str:

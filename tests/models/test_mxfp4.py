@@ -13,6 +13,8 @@ from safetensors.numpy import save_file
 from models import checkpoint, gpt_oss
 from models.errors import CheckpointError
 from models.mxfp4 import widened
+from models.quantization import Products, QuantizedWeight
+from tests.models.forward import dense_logits
 
 CONFIG: dict[str, Any] = {
     "architectures": ["GptOssForCausalLM"],
@@ -134,5 +136,20 @@ def test_halves_that_do_not_fit_are_named(tmp_path: Path, change: Any, named: st
 
 def test_other_quantizations_are_refused_by_name(tmp_path: Path) -> None:
     config = {**CONFIG, "quantization_config": {"quant_method": "awq"}}
-    with pytest.raises(CheckpointError, match=r"'awq'.* mxfp4 is offered too"):
+    with pytest.raises(CheckpointError, match=r"'awq'; it must be mxfp4"):
         checkpoint.load(write(tmp_path, config, in_full(packed_tensors())), jnp.float32)
+
+
+def test_kept_in_four_bits_it_gives_the_products_of_the_same_one_in_full(tmp_path: Path) -> None:
+    directory = write(tmp_path, PACKED, packed_tensors())
+    kept, _, _ = checkpoint.load(directory, jnp.float32, layers="list", products=Products(keeps_mxfp4=True))
+    widened, _, _ = checkpoint.load(directory, jnp.float32, layers="list")
+    experts = [module for _, module in nnx.iter_modules(kept) if isinstance(module, QuantizedWeight)]
+    assert [module.values[...].dtype for module in experts] == [jnp.uint8] * len(experts)
+    assert len(experts) == 2 * CONFIG["num_hidden_layers"]
+    in_full = dict(nnx.to_flat_state(nnx.state(widened)))
+    for path, module in nnx.iter_modules(kept):
+        if isinstance(module, QuantizedWeight):
+            np.testing.assert_array_equal(module[...].wide(jnp.float32), in_full[path].get_value())
+    ids = np.arange(9)
+    np.testing.assert_allclose(dense_logits(kept, ids), dense_logits(widened, ids), rtol=1e-4, atol=1e-4)
