@@ -55,6 +55,20 @@ def on_mesh(model: Any, placement: Placement) -> Any:
     return Stages([place_model(part, stage) for part, stage in zip(parts, stages, strict=True)])
 
 
+def on_abstract_mesh(model: Any, placement: Placement) -> Any:
+    """A model of jax.ShapeDtypeStructs, as it would lie on the mesh: see `Placement.abstract`."""
+    stages = placement.stages()
+
+    def placed(part: Any, stage: Placement) -> Any:
+        graph, state = nnx.split(part)
+        return nnx.merge(graph, stage.abstract(state))
+
+    if len(stages) == 1:
+        return placed(model, placement)
+    parts = in_stages(model, len(stages)).parts
+    return Stages([placed(part, stage) for part, stage in zip(parts, stages, strict=True)])
+
+
 class StagedAssembly:
     """As Assembly, of a model whose stages lie on the sub-meshes of a pipeline."""
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
 
+HAND_OVER = "hand-over"  # between the stages of a pipeline: no collective, but it crosses the same links
+
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.-]+) (?:\([^{]*)?.*\{$")
 _COLLECTIVE = re.compile(rf" = (?P<shape>.*?) (?P<kind>{'|'.join(KINDS)})(?P<start>-start)?\(")
 _CALL = re.compile(r"\b(?:body|condition|to_apply|calls|true_computation|false_computation)=%?([\w.-]+)")
@@ -40,7 +42,7 @@ class Collective:
             return 2 * others * self.size
         if self.kind == "reduce-scatter":
             return (self.group - 1) * self.size
-        if self.kind == "collective-permute":
+        if self.kind in ("collective-permute", HAND_OVER):
             return self.size
         return others * self.size
 
@@ -97,6 +99,9 @@ def _computations(hlo: str) -> Iterator[tuple[str, list[str]]]:
 def _collective(match: re.Match[str], line: str) -> Collective:
     sizes = [_size(array) for array in _ARRAY.finditer(match["shape"])]
     size = sum(sizes)
+    if match["kind"] == "ragged-all-to-all" and match["start"]:
+        # Beside the rows stand the room for all that could arrive, and offsets: what is sent is the smaller of the two.
+        return Collective(match["kind"], sorted(sizes)[-3 if len(sizes) > 2 and sizes.count(max(sizes)) > 1 else -2], _group(line))
     if match["start"] and match["shape"].startswith("("):
         # A start returns its operands beside its results: for an all-reduce as large, for an all-gather smaller.
         size = size // 2 if match["kind"] == "all-reduce" else max(sizes)

@@ -18,17 +18,17 @@ from jax.sharding import Mesh
 
 from models.interface import Family
 from models.moe import use_grouped_matmul
-from models.split_experts import split_experts
+from models.split_experts import Wish, split_experts
+from models.stages import layers_of_stages, on_abstract_mesh
 from pallas_kernels.dispatch import Body, attention_body, grouped_matmul_body
-from pallas_kernels.ragged import Pool, PoolSpec
-from serving.engine import steps
-from serving.engine.kernels import checked_attention, checked_matmul
+from serving.engine.kernels import checked_matmul
 from serving.engine.limits import ExecutorLimits
-from serving.engine.placement import attention_on_mesh, bytes_on_a_device, pool_on_mesh, pool_spec, spec_of_a_device
-from serving.engine.programs import lower_programs
+from serving.engine.pipeline import lower_steps
+from serving.engine.placement import bytes_on_a_device
 from serving.engine.sampler_rows import init_rows
-from serving.planner.collectives import Collective, collectives_of
-from sharding.mesh import everywhere
+from serving.engine.stage import Stage, stages_of
+from serving.planner.collectives import HAND_OVER, Collective, collectives_of
+from sharding.mesh import everywhere, stage_meshes
 from sharding.params import placement_of
 
 
@@ -70,64 +70,90 @@ class AbstractDeployment:
         limits: ExecutorLimits,
         mesh: Mesh,
         body: Body,
+        *,
+        expert_exchange: Wish = "auto",
     ) -> None:
         self.shape = family.shape(config)
         self._mesh, self._limits, self._dtype = mesh, limits, dtype
-        self._body: Body = body
+        self._body = attention_body(body)
         model = family.build(config, dtype, seed=None, layers="stacked")
         use_grouped_matmul(model, checked_matmul(grouped_matmul_body(body)))
-        split_experts(model, mesh)
-        self._graph, state = nnx.split(model)
-        self._parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
-        self._state = placement_of(mesh, self.shape.num_heads, self.shape.num_kv_heads).abstract(state)
+        self._parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nnx.state(model)))
+        self._model = on_abstract_mesh(model, placement_of(mesh, self.shape.num_heads, self.shape.num_kv_heads))
+        split_experts(self._model, mesh, expert_exchange)
+        last = stage_meshes(mesh)[-1]
         self._rows = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere(mesh)),
-            jax.eval_shape(functools.partial(init_rows, limits.max_num_seqs, self.shape.vocab_size)),
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere(last)),
+            jax.eval_shape(
+                functools.partial(init_rows, limits.shards * limits.max_num_seqs, self.shape.vocab_size),
+            ),
         )
 
     def holdings(self) -> Holdings:
-        one_page = bytes_on_a_device(self._pool(1))
+        """Of a device of the stage that has most weights."""
+        stages = self._stages(1)
+        leaves = [_Leaves(part) for part in self._model.parts] if len(stages) > 1 else [_Leaves(self._model)]
+        fullest = max(leaves, key=lambda of_stage: of_stage.nbytes())
         return Holdings(
             parameters=self._parameters,
-            weights=self._bytes_where(lambda path, axes: True),
-            experts=self._bytes_where(lambda path, axes: "experts" in axes),
-            gathered=self._gathered(),
-            rows=sum(map(_local_bytes, jax.tree.leaves(self._rows))),
-            position=one_page // self._limits.page_size,
+            weights=fullest.nbytes(),
+            experts=fullest.nbytes(lambda path, axes: "experts" in axes),
+            gathered=fullest.gathered(),
+            rows=len(stages) * sum(map(_local_bytes, jax.tree.leaves(self._rows))),  # those of each lane
+            position=max(bytes_on_a_device(stage.pool) for stage in stages) // self._limits.page_size,
         )
 
     def compile(self, num_pages: int) -> dict[int, CompiledStep]:
-        """The forward program of each token bucket. Raises RuntimeError where it needs more memory than there is."""
-        leaves, tree = jax.tree.flatten(self._state)
-        spec, pool = self._spec(num_pages), self._pool(num_pages)
-        checked = checked_attention(attention_body(self._body), spec_of_a_device(spec, self._mesh))
-        attend = attention_on_mesh(checked, self._mesh, pool)
-        program = steps.ModelProgram(self._graph, tree, attend, self.shape.vocab_size, self._mesh)
-        layouts = [self._limits.layout_for(bucket) for bucket in self._limits.token_buckets]
-        lowered = lower_programs(program, layouts, tuple(leaves), pool, self._rows)
-        return {
-            layout.tokens: _compiled(layout.tokens, self.shape.num_layers, lowered["forward", layout])
-            for layout in layouts
-        }
+        """The forward programs of each token bucket, by the tokens of all shards. Raises RuntimeError where they need
+        more memory than there is."""
+        *earlier, last = stages = self._stages(num_pages)
+        layers = [len(part) for part in layers_of_stages(self.shape.num_layers, len(stages))]
+        steps: dict[int, CompiledStep] = {}
+        for bucket in self._limits.token_buckets:
+            layout = self._limits.layout_for(bucket)
+            lowered = list(lower_steps(earlier, last, layout, self._rows))
+            parts = [_compiled(layout.all_tokens, n, low) for n, low in zip(layers, lowered, strict=True)]
+            steps[layout.all_tokens] = CompiledStep(
+                layout.all_tokens,
+                temporaries=max(part.temporaries for part in parts),
+                collectives=sum((part.collectives for part in parts), _handed_on(lowered[:-1], self._mesh)),
+                seconds=sum(part.seconds for part in parts),
+            )
+        return steps
 
-    def _pool(self, num_pages: int) -> Pool:
-        return pool_on_mesh(attention_body(self._body), self._spec(num_pages), self._mesh)
+    def _stages(self, num_pages: int) -> list[Stage]:
+        limits = replace(self._limits, num_pages=num_pages)
+        return stages_of(self._model, self.shape, limits, self._body, self._dtype, self._mesh)
 
-    def _spec(self, num_pages: int) -> PoolSpec:
-        return pool_spec(self.shape, replace(self._limits, num_pages=num_pages), self._dtype, self._mesh)
 
-    def _bytes_where(self, chosen: Callable[[tuple[Any, ...], tuple[str | None, ...]], bool]) -> int:
-        """Bytes on a device of the leaves whose path and logical dimensions are chosen."""
+class _Leaves:
+    """The weights of one stage."""
+
+    def __init__(self, model: Any) -> None:
+        self._flat = nnx.to_flat_state(nnx.state(model))
+
+    def nbytes(self, chosen: Callable[[tuple[Any, ...], tuple[str | None, ...]], bool] | None = None) -> int:
+        """Bytes on a device of the leaves whose path and logical dimensions are chosen; without a choice, of all."""
         return sum(
             _local_bytes(variable.get_value())
-            for path, variable in nnx.to_flat_state(self._state)
-            if chosen(path, variable.get_metadata("axes"))
+            for path, variable in self._flat
+            if chosen is None or chosen(path, variable.get_metadata("axes"))
         )
 
-    def _gathered(self) -> int:
+    def gathered(self) -> int:
         """Of the input embedding, unless it is the output's weights too, which every step reads."""
-        tied = self._bytes_where(lambda path, axes: path[0] == "head") == 0
-        return 0 if tied else self._bytes_where(lambda path, axes: path[0] == "embedding")
+        tied = self.nbytes(lambda path, axes: path[0] == "head") == 0
+        return 0 if tied else self.nbytes(lambda path, axes: path[0] == "embedding")
+
+
+def _handed_on(lowered: list[jax.stages.Lowered], mesh: Mesh) -> Counter[Collective]:
+    """What the stages of a pipeline hand on: hidden states, of which each device has those of its data shard."""
+    found: Counter[Collective] = Counter()
+    for low in lowered:
+        hidden = low.out_info[1]
+        nbytes = math.prod(hidden.shape) * hidden.dtype.itemsize // mesh.shape["data"]
+        found[Collective(HAND_OVER, nbytes, 2)] += 1
+    return found
 
 
 def _compiled(tokens: int, layers: int, lowered: jax.stages.Lowered) -> CompiledStep:

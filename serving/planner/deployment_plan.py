@@ -7,20 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import Family, ModelShape
 from models.registry import family_of
+from models.split_experts import ExpertExchange, Way, Wish
 from models.tensor_files import read_json
 from serving.config import Deployment
 from serving.engine.kernels import body_for
-from serving.engine.limits import ExecutorLimits
+from serving.engine.limits import ExecutorLimits, of_a_lane, of_a_shard
 from serving.errors import ConfigError
 from serving.planner import roofline
 from serving.planner.compiled import AbstractDeployment, CompiledStep, Holdings
 from serving.planner.roofline import Footprint, Step
 from sharding.chips import Chip
-from sharding.mesh import MeshError, divisors, make_mesh
+from sharding.mesh import MeshError, divisors, make_mesh, stage_meshes
 from sharding.topology import devices_of, parse_topology
 
 DECODE_SEQUENCES = (1, 8, 32, 64, 128, 256)
@@ -43,7 +45,9 @@ class Plan:
     devices: int  # that the mesh uses
     memory: int  # of a device
     holdings: Holdings
-    steps: dict[int, CompiledStep]  # by tokens
+    shards: int  # data shards, each with its own pages
+    steps: dict[int, CompiledStep]  # by tokens, of all shards
+    expert_ways: dict[int, Way]  # how routed experts are joined, by the same tokens
     max_model_len: int
     decode: dict[int, list[Step]]  # context -> by DECODE_SEQUENCES
     prefill: list[Step]  # by PREFILL_TOKENS
@@ -56,13 +60,17 @@ class Plan:
     @property
     def positions(self) -> int:
         """Of context that pages have room for, over all sequences; negative where the model alone does not fit."""
+        return self.shards * self.positions_of_a_shard
+
+    @property
+    def positions_of_a_shard(self) -> int:
         held = self.holdings
         return (self.memory - held.weights - held.rows - self.temporaries) // held.position
 
     @property
     def fits(self) -> bool:
         """Whether one sequence of full length can be served."""
-        return bool(self.steps) and self.positions >= self.max_model_len
+        return bool(self.steps) and self.positions_of_a_shard >= self.max_model_len
 
 
 def make_plan(deployment: Deployment, topology: str | None, progress: Progress = lambda what: None) -> Plan:
@@ -78,10 +86,16 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
         machine = parse_topology(wanted)
         sizes = dataclasses.asdict(deployment.mesh)
         mesh = make_mesh(sizes, devices_of(machine))
-        limits = _limits(deployment, family.shape(config))
+        limits = _limits(deployment, family.shape(config), mesh.shape["data"], mesh.shape["pipeline"])
         dtype = jnp.dtype(deployment.model.dtype or "bfloat16")
         abstract = AbstractDeployment(
-            family, config, dtype, limits, mesh, body_for(deployment.engine.kernels, machine.chip.kind)
+            family,
+            config,
+            dtype,
+            limits,
+            mesh,
+            body_for(deployment.engine.kernels, machine.chip.kind),
+            expert_exchange=deployment.engine.expert_exchange,
         )
     except MeshError as error:
         raise ConfigError(f"mesh: {error}", param="mesh") from error
@@ -97,7 +111,9 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
         devices=mesh.devices.size,
         memory=machine.chip.memory,
         holdings=holdings,
+        shards=limits.shards,
         steps=compiled,
+        expert_ways=_expert_ways(mesh, deployment.engine.expert_exchange, shape, limits),
         max_model_len=limits.max_model_len,
         decode={},
         prefill=[],
@@ -105,14 +121,16 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
     )
     if not plan.fits:
         return dataclasses.replace(plan, advice=_advice(plan, shape, machine.chip))
-    footprint = _footprint(plan, shape, limits.max_num_seqs, dtype.itemsize)
+    tokens = limits.shards * limits.max_num_seqs
+    footprint = _footprint(plan, shape, tokens, dtype.itemsize, limits.shards)
+    alone = _footprint(plan, shape, tokens, dtype.itemsize, 1)  # one prompt is one shard's
     return dataclasses.replace(
         plan,
         decode={
             context: [roofline.decode(footprint, machine.chip, n, context) for n in DECODE_SEQUENCES]
             for context in CONTEXTS
         },
-        prefill=[roofline.prefill(footprint, machine.chip, n) for n in PREFILL_TOKENS],
+        prefill=[roofline.prefill(alone, machine.chip, n) for n in PREFILL_TOKENS],
     )
 
 
@@ -127,15 +145,26 @@ def read_architecture(deployment: Deployment) -> tuple[Family, Any]:
         raise ConfigError(f"{path}: {error}", param="architecture") from error
 
 
-def _limits(deployment: Deployment, shape: ModelShape) -> ExecutorLimits:
+def _expert_ways(mesh: Mesh, wish: Wish, shape: ModelShape, limits: ExecutorLimits) -> dict[int, Way]:
+    if not shape.experts or mesh.devices.size == 1:
+        return {}
+    exchange = ExpertExchange(stage_meshes(mesh)[0], wish)
+    return {
+        limits.shards * tokens: exchange.way(tokens, shape.experts, shape.experts_per_token)
+        for tokens in limits.token_buckets
+    }
+
+
+def _limits(deployment: Deployment, shape: ModelShape, shards: int, lanes: int) -> ExecutorLimits:
     """As the engine would be built, with the two steps that matter most: all sequences decoding, a full prefill."""
-    engine = deployment.engine
+    engine = of_a_lane(of_a_shard(deployment.engine, shards), lanes)
     return ExecutorLimits(
         max_num_seqs=engine.max_num_seqs,
         max_model_len=engine.max_model_len or shape.max_position,
         page_size=engine.page_size,
         num_pages=1,
         token_buckets=tuple(sorted({engine.max_num_seqs, engine.max_num_batched_tokens})),
+        shards=shards,
     )
 
 
@@ -154,7 +183,8 @@ def _compiled_if_it_fits(
         return {}
 
 
-def _footprint(plan: Plan, shape: ModelShape, tokens: int, itemsize: int) -> Footprint:
+def _footprint(plan: Plan, shape: ModelShape, tokens: int, itemsize: int, shards: int) -> Footprint:
+    """Of a step whose tokens so many data shards share; `tokens` names the compiled step that counts messages."""
     held = plan.holdings
     dense = held.weights - held.experts - held.gathered
     active = held.experts * shape.experts_per_token / max(1, shape.experts)
@@ -164,9 +194,15 @@ def _footprint(plan: Plan, shape: ModelShape, tokens: int, itemsize: int) -> Foo
         expert_bytes=held.experts,
         experts=max(1, shape.experts),
         experts_per_token=shape.experts_per_token,
-        page_bytes=held.position,
-        flops=2 * (dense + active) / itemsize,
-        attention_flops=2 * (shape.head_dim + value_dim) * shape.num_heads * shape.num_layers / plan.devices,
+        page_bytes=held.position / shards,
+        flops=2 * (dense / shards + active) / itemsize,
+        attention_flops=2
+        * (shape.head_dim + value_dim)
+        * shape.num_heads
+        * shape.num_layers
+        * plan.shards
+        / (plan.devices * shards),
+        stages=plan.mesh.get("pipeline", 1),
         link_bytes=plan.steps[tokens].sent / tokens,
     )
 
@@ -174,13 +210,13 @@ def _footprint(plan: Plan, shape: ModelShape, tokens: int, itemsize: int) -> Foo
 def _advice(plan: Plan, shape: ModelShape, chip: Chip) -> list[str]:
     """What to change where it does not fit."""
     found: list[str] = []
-    if plan.positions >= SHORTEST:
-        found.append(f"set engine.max_model_len to {plan.positions // SHORTEST * SHORTEST} or less")
-    held, title = plan.holdings, chip.title
+    if plan.positions_of_a_shard >= SHORTEST:
+        found.append(f"set engine.max_model_len to {plan.positions_of_a_shard // SHORTEST * SHORTEST} or less")
+    held, title, parts = plan.holdings, chip.title, plan.devices // plan.shards
     for size in divisors(shape.num_heads, shape.num_heads):
         # KV heads are repeated where there are fewer than devices: pages shrink no further then.
-        page = held.position * plan.devices / min(size, shape.num_kv_heads)
-        weights = held.weights * plan.devices / size
+        page = held.position * parts / min(size, shape.num_kv_heads)
+        weights = held.weights * parts / size
         if size > plan.devices and chip.memory * POOL_SHARE - weights - held.rows >= page * plan.max_model_len:
             return [*found, f"split it over more devices: mesh.tensor = {size}, on {size} {title}"]
     return [*found, f"no number of {title} that divides its {shape.num_heads} heads holds it: take a larger chip"]

@@ -39,6 +39,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "page_bytes_per_token": held.position,
         },
         "context_tokens_that_fit": max(0, plan.positions),
+        "expert_exchange": {str(tokens): way for tokens, way in plan.expert_ways.items()},
         "steps": [
             {
                 "tokens": step.tokens,
@@ -85,6 +86,8 @@ def _print_memory(plan: Plan, console: Console) -> None:
 
 
 def _print_collectives(plan: Plan, console: Console) -> None:
+    for tokens, way in plan.expert_ways.items():
+        console.print(f"Routed experts in steps of {tokens:,} tokens are joined by {way}.")
     table = Table("step of", "collective", "times", "bytes each", "sent by a device")
     for step in plan.steps.values():
         for one, count in sorted(step.collectives.items(), key=_traffic, reverse=True):

@@ -24,6 +24,7 @@ class Footprint:
     flops: float  # of one token, without attention
     attention_flops: float  # of one token and one position that it sees
     link_bytes: float  # that one token makes it send
+    stages: int = 1  # of a pipeline, which as many lanes of sequences pass one after another
 
     def expert_share(self, tokens: int) -> float:
         """The share of the experts that so many tokens are expected to touch, if a router is even-handed."""
@@ -55,8 +56,12 @@ class Step:
 
 
 def decode(footprint: Footprint, chip: Chip, sequences: int, context: int) -> Step:
-    """One token for each of `sequences` that see `context` positions; all figures are of one device."""
-    return _step(footprint, chip, sequences, read=sequences * context, pairs=sequences * context)
+    """One token for each of `sequences` that see `context` positions; all figures are of one device.
+
+    In a pipeline each device reads its weights once for each lane, of which all have gone through when a step is done.
+    """
+    lanes = min(footprint.stages, sequences)
+    return _step(footprint, chip, sequences, read=sequences * context, pairs=sequences * context, lanes=lanes)
 
 
 def prefill(footprint: Footprint, chip: Chip, tokens: int) -> Step:
@@ -64,8 +69,9 @@ def prefill(footprint: Footprint, chip: Chip, tokens: int) -> Step:
     return _step(footprint, chip, tokens, read=tokens, pairs=tokens * (tokens + 1) // 2)
 
 
-def _step(footprint: Footprint, chip: Chip, tokens: int, read: int, pairs: int) -> Step:
-    weights = footprint.weight_bytes + footprint.expert_bytes * footprint.expert_share(tokens)
+def _step(footprint: Footprint, chip: Chip, tokens: int, read: int, pairs: int, lanes: int = 1) -> Step:
+    share = footprint.expert_share(-(-tokens // lanes))
+    weights = lanes * (footprint.weight_bytes + footprint.expert_bytes * share)
     return Step(
         tokens=tokens,
         memory_seconds=(weights + read * footprint.page_bytes) / chip.bandwidth,
