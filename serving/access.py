@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from serving.errors import ConfigError
@@ -17,6 +17,7 @@ from serving.web_names import is_loopback
 PriorityName = Literal["interactive", "standard", "batch"]
 StoreFailure = Literal["refuse", "local"]
 
+_CLASSES = get_args(PriorityName)  # the best first
 DEFAULT_TIER = "default"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}")  # of tenants and tiers: they stand in metrics and in keys
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -32,7 +33,8 @@ class TierConfig:
     context_tokens: int | None = None  # prompt and output of one stream
     output_tokens: int | None = None  # of one choice
     unstated_output_tokens: int = 1024  # reserved for a choice whose request names no max_tokens
-    priority: PriorityName = "standard"  # the best class that its requests may have
+    priority: PriorityName = "standard"  # of requests that name no class
+    best_priority: PriorityName | None = None  # that a request may name; None: `priority`
     weight: float = 1.0  # share of its class
     models: tuple[str, ...] = ()  # empty: all
 
@@ -168,6 +170,8 @@ def _tier_faults(key: str, tier: TierConfig) -> Iterator[tuple[str, str]]:
             yield f"{key}.{name}", f"must be at least 1, not {value}"
     if tier.context_tokens is not None and tier.context_tokens < 2:
         yield f"{key}.context_tokens", f"must be at least 2, not {tier.context_tokens}"
+    if tier.best_priority is not None and _CLASSES.index(tier.best_priority) > _CLASSES.index(tier.priority):
+        yield f"{key}.best_priority", f"must not be below {key}.priority ({tier.priority}), as {tier.best_priority} is"
     if not 0 < tier.weight < math.inf:
         yield f"{key}.weight", f"must be above 0 and finite, not {tier.weight}"
 

@@ -127,7 +127,7 @@ class Gateway:
             full_for = self._full_until.get(principal.tenant, 0.0) - self._now()
             if full_for > 0:
                 raise _limited("requests_per_minute", principal.limits.requests_per_minute or 0, full_for)
-            self._queue.knock(principal.priority)
+            self._queue.knock(principal.best_priority)
 
     @asynccontextmanager
     async def admit(self, principal: Principal, ask: Ask) -> AsyncIterator[Lease]:

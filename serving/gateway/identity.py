@@ -44,7 +44,7 @@ class Identity:
     async def principal(self, credentials: Credentials) -> Principal:
         """Raises AuthenticationError, ForbiddenError; OverloadedError where keys cannot be looked up now."""
         if self.is_open:
-            return anonymous(self._limits(DEFAULT_TIER))
+            return anonymous(self._access.tiers.get(DEFAULT_TIER))
         if credentials.secret is not None:
             return await self._by_secret(credentials.secret)
         tenant = self._access.auth.certificates.get(credentials.certificate or "")

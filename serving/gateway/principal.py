@@ -44,6 +44,10 @@ class Principal:
         return Priority(self.limits.priority)
 
     @property
+    def best_priority(self) -> Priority:
+        return Priority(self.limits.best_priority or self.limits.priority)
+
+    @property
     def weight(self) -> float:
         return self.limits.weight
 
@@ -56,5 +60,9 @@ class Principal:
 def anonymous(limits: TierConfig | None = None) -> Principal:
     """Everybody, on a server that asks nobody. Such a server listens on loopback, or was told to be open."""
     return Principal(
-        key_id=ANONYMOUS, tenant=ANONYMOUS, tier=ANONYMOUS, scopes=frozenset(Scope), limits=limits or TierConfig()
+        key_id=ANONYMOUS,
+        tenant=ANONYMOUS,
+        tier=ANONYMOUS,
+        scopes=frozenset(Scope),
+        limits=limits or TierConfig(best_priority="interactive"),
     )

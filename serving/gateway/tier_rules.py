@@ -39,9 +39,9 @@ def class_of(principal: Principal, wished: Priority | None) -> Priority:
     """Raises ForbiddenError for a class above the tier's."""
     if wished is None:
         return principal.priority
-    if _RANK[wished] < _RANK[principal.priority]:
+    if _RANK[wished] < _RANK[principal.best_priority]:
         raise ForbiddenError(
-            f"this key's requests may be {principal.priority.value} at best, not {wished.value}",
+            f"this key's requests may be {principal.best_priority.value} at best, not {wished.value}",
             param="priority",
             code="priority_not_allowed",
         )
