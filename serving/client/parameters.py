@@ -6,7 +6,8 @@ from typing import Any, TypedDict
 
 from serving.client import schema
 
-_JSON = ("chat_template_kwargs", "tools", "tool_choice", "response_format", "structured_outputs")  # the message has them as JSON
+# The message has these as JSON.
+_JSON = ("chat_template_kwargs", "tools", "tool_choice", "response_format", "structured_outputs")
 
 
 class Message(TypedDict, total=False):

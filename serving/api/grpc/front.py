@@ -15,11 +15,12 @@ from serving.api.error_reply import error_code, stopping
 from serving.api.grpc.status import abort
 from serving.api.service import Service, new_id
 from serving.api.sse import LEFT
-from serving.errors import EngineError, ForbiddenError, RequestError, WeftError
+from serving.errors import EngineError, ForbiddenError, OverloadedError, RequestError, WeftError
 from serving.gateway.principal import Credentials, Scope
 from serving.observability.logs import log_event, log_failure
 
 REQUEST_ID_KEY = "x-request-id"
+MOST_CALLS = 4096  # open at once, over all connections
 TIMED_OUT = "deadline_exceeded"
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,9 @@ class Call:
 
 
 class GrpcFront:
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, most_calls: int = MOST_CALLS) -> None:
         self._service = service
+        self._most_calls = most_calls
         self._calls: set[Call] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -59,6 +61,7 @@ class GrpcFront:
         self._begin(call)
         try:
             try:
+                self._check_room()
                 call.caller = await self._admitted(context, request_id, start)
                 yield call
             except asyncio.CancelledError:
@@ -91,6 +94,13 @@ class GrpcFront:
             call.is_cut = True
             if call.task is not None:
                 call.task.cancel()
+
+    def _check_room(self) -> None:
+        """Raises OverloadedError: calls that wait for their request to arrive hold no stream's slot."""
+        if len(self._calls) > self._most_calls:
+            raise OverloadedError(
+                f"{self._most_calls} calls are open; try again later", retry_after=1.0, code="too_many_calls"
+            )
 
     async def _admitted(self, context: grpc.aio.ServicerContext, request_id: str, arrival: float) -> Caller:
         """Raises AuthenticationError, ForbiddenError."""

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from serving.access import TlsConfig
-from serving.api.grpc.front import GrpcFront
+from serving.api.grpc.front import MOST_CALLS, GrpcFront
 from serving.api.grpc.generation_calls import GenerationCalls
 from serving.api.grpc.health import Health
 from serving.api.service import Service
@@ -44,13 +44,20 @@ class GrpcServer:
     """Listens from `start` to `stop`. `max_message_bytes` bounds a request, as HTTP's largest body does."""
 
     def __init__(
-        self, service: Service, host: str, port: int, max_message_bytes: int, *, tls: TlsConfig | None = None
+        self,
+        service: Service,
+        host: str,
+        port: int,
+        max_message_bytes: int,
+        *,
+        tls: TlsConfig | None = None,
+        most_calls: int = MOST_CALLS,
     ) -> None:
         self._service = service
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._max_message_bytes = max_message_bytes
         self._tls = tls
-        self._front = GrpcFront(service)
+        self._front = GrpcFront(service, most_calls=most_calls)
         self._health = Health(service)
         self._server: grpc.aio.Server | None = None
         self.port = port  # with 0: the one that was found, from `start` on
@@ -66,8 +73,13 @@ class GrpcServer:
                 self.port = server.add_insecure_port(self._address)
             else:
                 self.port = server.add_secure_port(self._address, _credentials(self._tls))
-        except (RuntimeError, OSError) as error:
-            raise SetupError(f"cannot listen on {self._address} for gRPC: {error}", param="grpc_port") from error
+        except OSError as error:
+            raise SetupError(f"server.tls cannot be read: {error}", param="tls") from error
+        except RuntimeError as error:
+            what = "taken or not this machine's" + (
+                ", or server.tls is not a certificate with its key" * bool(self._tls)
+            )
+            raise SetupError(f"cannot listen on {self._address} for gRPC: it is {what}", param="grpc_port") from error
         await server.start()
         self._server = server
         log_event(logger, "listening", protocol="gRPC", port=self.port)

@@ -211,3 +211,17 @@ async def test_with_tls_only_clients_that_trust_the_certificate_and_show_their_o
             with pytest.raises((Unavailable, InvalidRequest)):
                 await client.generate("hi", timeout=60)
     await server.stop(0)
+
+
+async def test_more_open_calls_than_there_is_room_for_are_refused_with_a_time(make_api: ApiMaker) -> None:
+    api, engine = gated(make_api)
+    server = GrpcServer(api.service, "127.0.0.1", 0, 1 << 20, most_calls=1)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        running = asyncio.ensure_future(unary(channel, "Generate", schema.GenerateReply)(chat()))
+        await engine.started.wait()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await unary(channel, "Generate", schema.GenerateReply)(chat())
+        assert details_of(caught.value)["RetryInfo"].retry_delay.seconds == 1
+        running.cancel()
+    await server.stop(0)
