@@ -1,0 +1,114 @@
+"""A document's text cut into overlapping chunks that end where sentences do.
+
+sentences   a b c d e f g h
+chunks      a b c d
+                c d e f        the overlap: what a fact needs of the sentence before it
+                    e f g h
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+# Where a sentence may end: closing punctuation (with quotes and brackets after it) before a space, or an empty line.
+# An abbreviation may end one too soon, which costs a chunk nothing: its neighbour overlaps.
+_ENDS = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？]\s*|\n\s*\n\s*")
+_WORDS = re.compile(r"\S+\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`text` is the document's own, from character `start` to `end`, without the white space around it."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkSizes:
+    """Tokens. A chunk ends with the sentence that brings it to `least`, or before the one that would exceed `most`."""
+
+    least: int = 512
+    most: int = 1024
+    overlap: int = 128
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.overlap < self.least <= self.most:
+            raise ValueError(f"0 <= overlap < least <= most must hold, not {self.overlap}, {self.least}, {self.most}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A sentence, or a part of one that is longer than a chunk."""
+
+    start: int
+    end: int
+    tokens: int
+
+
+def chunks_of(text: str, count: Callable[[str], int], sizes: ChunkSizes | None = None) -> list[Chunk]:
+    """`count` gives the tokens of a text. Every character that is no white space lies in a chunk; no chunk exceeds
+    `most`, but for a single word that does."""
+    sizes = sizes or ChunkSizes()
+    pieces = list(_pieces(text, count, sizes.most))
+    chunks: list[Chunk] = []
+    first = 0
+    while first < len(pieces):
+        last = first
+        total = pieces[first].tokens
+        while total < sizes.least and last + 1 < len(pieces) and total + pieces[last + 1].tokens <= sizes.most:
+            last += 1
+            total += pieces[last].tokens
+        chunks.append(_chunk(text, pieces[first].start, pieces[last].end))
+        if last + 1 == len(pieces):
+            break
+        first = _next_first(pieces, first, last, sizes)
+    return chunks
+
+
+def _next_first(pieces: list[_Piece], first: int, last: int, sizes: ChunkSizes) -> int:
+    """The last sentences of a chunk that fit the overlap begin the next one, which must still reach a new sentence."""
+    begin, total = last + 1, 0
+    room = min(sizes.overlap, sizes.most - pieces[last + 1].tokens)
+    while begin - 1 > first and total + pieces[begin - 1].tokens <= room:
+        begin -= 1
+        total += pieces[begin].tokens
+    return begin
+
+
+def _pieces(text: str, count: Callable[[str], int], most: int) -> Iterator[_Piece]:
+    for start, end in _sentences(text):
+        tokens = count(text[start:end])
+        if tokens <= most:
+            yield _Piece(start, end, tokens)
+        else:
+            yield from _parts(text, start, end, count, most)
+
+
+def _sentences(text: str) -> Iterator[tuple[int, int]]:
+    start = 0
+    for end in (*(match.end() for match in _ENDS.finditer(text)), len(text)):
+        if text[start:end].strip():
+            yield start, end
+        start = end
+
+
+def _parts(text: str, start: int, end: int, count: Callable[[str], int], most: int) -> Iterator[_Piece]:
+    """A sentence that is too long for a chunk, at the words where it fills one."""
+    begin, total, tokens_at = start, 0, start
+    for match in _WORDS.finditer(text, start, end):
+        tokens = count(match[0])
+        if total and total + tokens > most:
+            yield _Piece(begin, tokens_at, total)
+            begin, total = tokens_at, 0
+        total += tokens
+        tokens_at = match.end()
+    yield _Piece(begin, end, total)
+
+
+def _chunk(text: str, start: int, end: int) -> Chunk:
+    found = text[start:end]
+    start += len(found) - len(found.lstrip())
+    found = found.strip()
+    return Chunk(start, start + len(found), found)
