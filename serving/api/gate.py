@@ -21,7 +21,7 @@ PROBED_PATHS = frozenset(("/health", "/health/live", "/health/ready"))
 PREFLIGHT_SECONDS = 600
 
 _READING = ("GET", "HEAD", "OPTIONS")
-_EXPOSED = ", ".join(("x-request-id", "x-client-request-id", "retry-after", *REPLY_FIELDS))
+_EXPOSED = ", ".join(("x-request-id", "x-client-request-id", "retry-after, x-weft-stream-id", *REPLY_FIELDS))
 _FIELD_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{0,2048}")
 
 
@@ -87,7 +87,7 @@ class Admission:
         if self._origin is None or scope.get("method") != "OPTIONS" or "access-control-request-method" not in headers:
             return None
         allowed: Mapping[str, str] = {
-            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-methods": "GET, POST, DELETE",
             "access-control-max-age": str(PREFLIGHT_SECONDS),
         }
         wanted = headers.get("access-control-request-headers", "")

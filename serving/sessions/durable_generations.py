@@ -57,6 +57,8 @@ class DurablePolicy:
     tick_seconds: float = 1.0  # between looks at what other processes left
     poll_seconds: float = 0.1  # between reads of a stream that another process runs
     patience_seconds: float = 30.0  # how long a reader waits for a log that does not answer
+    keep_seconds: float = 600.0  # an ended stream that the log does not take is kept in memory for so long
+    ticks_between_trims: int = 10
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ class DurableGenerations:
         self._lives: dict[str, LiveGeneration] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._writer = CarefulWriter(log, refuse=self._policy.refuse_without_log, count=count)
+        self._ticks = 0
         self._retired = False
         self._parting = False
 
@@ -176,7 +179,10 @@ class DurableGenerations:
     async def run(self) -> None:
         """For ever: takes up what nobody holds, hears what other processes ask, mends and trims the log."""
         while True:
-            await self.tick()
+            try:
+                await self.tick()
+            except Exception as error:  # a stream that cannot be taken up must not end the keeping of all others
+                log_failure(logger, "keeping durable streams failed", error)
             await asyncio.sleep(self._policy.tick_seconds)
 
     async def tick(self) -> None:
@@ -188,11 +194,16 @@ class DurableGenerations:
                     await self._take_up(stream_id)
             for live in [live for live in self._lives.values() if live.undurable is not None]:
                 await self._mend(live)
-            await self._log.trim()
+            if self._ticks % self._policy.ticks_between_trims == 0:
+                await self._log.trim()
+            self._ticks += 1
         except StreamLogError as error:
             self._writer.note_failure(error)
         else:
             self._writer.note_success()
+        oldest = time.monotonic() - self._policy.keep_seconds
+        for live in [live for live in self._lives.values() if live.ended_at is not None and live.ended_at < oldest]:
+            self._lives.pop(live.stream_id)
 
     def retire(self) -> None:
         """Takes up nothing more that others left; what runs goes on."""

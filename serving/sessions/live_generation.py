@@ -1,6 +1,7 @@
 """A generation that runs in this process, and those who read it. It does not wait for them."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ class LiveGeneration:
     def __init__(self, admitted: Admitted, records: Sequence[bytes] = ()) -> None:
         self.admitted = admitted
         self.records = list(records)
-        self.ended = False  # the last record is there
+        self.ended_at: float | None = None  # by the monotonic clock
         self.parted = False  # this process will not go on with it
         self.undurable: str | None = None
         self.writing = asyncio.Lock()
@@ -26,13 +27,18 @@ class LiveGeneration:
         self._grace: asyncio.TimerHandle | None = None
 
     @property
+    def ended(self) -> bool:
+        """The last record is there."""
+        return self.ended_at is not None
+
+    @property
     def stream_id(self) -> str:
         return self.admitted.stream_id
 
     def publish(self, record: bytes, *, ended: bool) -> None:
         self.records.append(record)
-        self.ended = ended
         if ended:
+            self.ended_at = time.monotonic()
             self._stop_grace()
         self._wake_readers()
 

@@ -165,7 +165,7 @@ async def test_an_allowed_origins_preflight_and_request_are_answered(make_api: A
         refused = await client.post(TEXT, json={}, headers={"origin": PAGE})
         elsewhere = await client.post(TEXT, json=text_body(), headers={"origin": PAGE, "host": "evil.com"})
     assert (asked.status_code, asked.content) == (204, b"")
-    assert asked.headers["access-control-allow-methods"] == "GET, POST"
+    assert asked.headers["access-control-allow-methods"] == "GET, POST, DELETE"
     assert asked.headers["access-control-allow-headers"] == SDK_HEADERS
     assert asked.headers["access-control-allow-private-network"] == "true"
     assert "access-control-allow-credentials" not in asked.headers

@@ -282,5 +282,17 @@ def test_a_stream_that_would_not_outlive_the_server_says_so_once_and_when_that_i
     _virtual(test)
 
 
+@pytest.mark.parametrize(("leaves_at", "abandoned"), [(3.0, True), (7.0, False)])
+def test_a_client_who_leaves_before_it_knows_the_stream_abandons_it(leaves_at: float, abandoned: bool) -> None:
+    async def test() -> None:
+        told: list[bool] = []
+        client = Connection(StreamPosition(stream_id="name", abandon=lambda: told.append(True)))
+        asyncio.get_running_loop().call_later(leaves_at, client.left.set)
+        await client.stream(Events(5.0, b"a", 1000.0)())
+        assert bool(told) == abandoned
+
+    _virtual(test)
+
+
 def test_a_frame_is_one_data_line() -> None:
     assert frame(b"{}") == b"data: {}\n\n"

@@ -57,3 +57,12 @@ def test_the_wait_is_bounded(slots: StreamSlots, clock: Clock) -> None:
             clock.now += 1e6
     with slots.take(4, param="n"):
         assert _retry_after(slots, 4) == 120.0
+
+
+def test_what_was_admitted_before_is_not_refused_and_counts() -> None:
+    slots = StreamSlots(2, Metrics("m").open_streams)
+    with slots.take(2, param="n"), slots.take(3, param="n", admitted=True):
+        assert slots.open == 5
+        with pytest.raises(OverloadedError), slots.take(1, param="n"):
+            pass
+    assert slots.open == 0

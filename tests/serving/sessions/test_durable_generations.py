@@ -1,6 +1,7 @@
 """Generations that the server owns: readers, ends, a log that fails, and processes that hand them to each other."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -381,4 +382,24 @@ async def test_an_entry_that_cannot_be_read_is_ended_and_taken_up_by_nobody(
     with pytest.raises(StreamLogError):
         await world.durable.find("s", "me")
     await log.close()
+    await world.durable.close()
+
+
+async def test_a_wall_clock_that_jumps_ends_nothing_and_keeps_nothing_longer(
+    monkeypatch: pytest.MonkeyPatch, sqlite: Callable[[], SqliteGenerationLog]
+) -> None:
+    world = World(Source(), sqlite())
+    await world.start(grace=600.0)
+    await world.start("ended")
+    await world.durable.cancel("ended")
+    await until(lambda: world.durable.running == ("s",))
+    for jump in (-1e9, 1e9):
+        now = time.time() + jump
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        await world.durable.tick()
+        await world.log.trim()
+    assert await world.log.admitted("ended") is not None
+    reader = asyncio.ensure_future(world.read())
+    world.source.let(5)
+    assert await reader == [0, 1, 2, 3, 4]
     await world.durable.close()
