@@ -88,7 +88,7 @@ class TlsConfig:
 class LimitsConfig:
     """Where limits are counted."""
 
-    redis: str | None = None  # redis://, rediss:// or unix://; None: in this process
+    redis: str | None = None  # redis://, rediss:// or unix://; a password comes from WEFT_REDIS_PASSWORD; None: here
     when_store_fails: StoreFailure = "refuse"
 
 
@@ -152,6 +152,8 @@ def _faults(access: AccessConfig) -> Iterator[tuple[str, str]]:
         yield "admission.capped_output_tokens", f"must be at least 1, not {admission.capped_output_tokens}"
     if access.limits.redis is not None and not access.limits.redis.startswith(("redis://", "rediss://", "unix://")):
         yield "limits.redis", "must begin with redis://, rediss:// or unix://"
+    if access.limits.redis is not None and "@" in access.limits.redis:
+        yield "limits.redis", "must hold no password: WEFT_REDIS_PASSWORD does"
     if access.admin.port is not None and not 0 <= access.admin.port <= 65535:
         yield "admin.port", f"must be in 0 .. 65535, not {access.admin.port}"
     if access.auth.jwt is not None:

@@ -4,7 +4,9 @@ build_engine     in the engine process: weights, programs, pages, scheduler, loo
 run_follower     in the engine processes of other hosts: weights, programs, pages, and the leader's plans
 build_generator  over any Engine: tokenizer, chat format, defaults
 build_api        in the API process: the HTTP application over a generator
+build_gateway    who may ask, and how much
 build_grpc       the gRPC listener beside it
+build_admin      the admin listener beside it
 """
 
 import gc
@@ -12,11 +14,14 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
+from serving.api.admin import build_admin_app
+from serving.api.admin_listener import AdminListener
 from serving.api.http import build_app
 from serving.api.metered_engine import MeteredEngine
 from serving.api.request_body import body_bytes_for
@@ -26,6 +31,10 @@ from serving.engine.client import Engine
 from serving.engine.follower import Membership, follow
 from serving.engine.leader import Leader
 from serving.errors import CheckpointError, ConfigError
+from serving.gateway.gateway import Gateway
+from serving.gateway.gateway_metrics import GatewayMetrics
+from serving.gateway.identity import check_exposure, identity_of
+from serving.gateway.ledger import Ledger
 from serving.generation.chat_format import load_chat_format
 from serving.generation.generator import Generator
 from serving.generation.grammar_vocabulary import vocabulary_of
@@ -124,10 +133,11 @@ def build_generator(deployment: Deployment, engine: Engine) -> Generator:
     )
 
 
-def build_api(deployment: Deployment, engine: Engine) -> Starlette:
-    """Raises CheckpointError or ConfigError."""
+def build_api(deployment: Deployment, engine: Engine, api_key: str | None = None) -> Starlette:
+    """`api_key` is the one key of a server that has no others. Raises CheckpointError or ConfigError."""
     metrics = Metrics(deployment.name)
-    generator = build_generator(deployment, MeteredEngine(engine, metrics))
+    gateway = build_gateway(deployment, metrics, api_key)
+    generator = build_generator(deployment, gateway.guard(MeteredEngine(engine, metrics)))
     card = ModelCard(name=deployment.name, created=int(time.time()), max_model_len=generator.max_model_len)
     streams = deployment.streams
     return build_app(
@@ -139,6 +149,7 @@ def build_api(deployment: Deployment, engine: Engine) -> Starlette:
         streams=StreamLimits(grace_seconds=streams.grace_seconds),
         log=build_log(streams),
         policy=DurablePolicy(refuse_without_log=streams.on_log_failure == "refuse"),
+        gateway=gateway,
     )
 
 
@@ -153,6 +164,31 @@ def build_log(streams: StreamsConfig) -> GenerationLog:
 
         return RedisGenerationLog(streams.redis, limits, password=os.environ.get(REDIS_PASSWORD_VARIABLE))
     return MemoryGenerationLog(limits)
+
+
+def build_gateway(deployment: Deployment, metrics: Metrics, api_key: str | None = None) -> Gateway:
+    """Raises ConfigError."""
+    access = deployment.access
+    check_exposure(access, api_key, deployment.server.host)
+    counted = GatewayMetrics(metrics.registry, access.tenants)
+    ledger = None
+    if access.usage.ledger is not None:
+        ledger = Ledger(access.usage.ledger, on_failure=counted.ledger_failures.inc, on_drop=counted.ledger_dropped.inc)
+    store = None
+    if access.limits.redis is not None:
+        from serving.gateway.redis_store import RedisStore  # here: most deployments do without
+
+        store = RedisStore(access.limits.redis, password=os.environ.get(REDIS_PASSWORD_VARIABLE))
+    return Gateway(access, identity=identity_of(access, api_key), store=store, ledger=ledger, metrics=counted)
+
+
+def build_admin(deployment: Deployment, app: Starlette) -> AdminListener | None:
+    """For `build_api`'s application; None where the deployment has no port for it."""
+    admin, service = deployment.admin, app.state.service
+    if admin.port is None:
+        return None
+    names = replace(deployment.server, host=admin.host)
+    return AdminListener(build_admin_app(service, names), service.metrics, admin.host, admin.port)
 
 
 def build_grpc(deployment: Deployment, app: Starlette) -> "GrpcServer | None":

@@ -4,6 +4,7 @@ import argparse
 import socket
 from pathlib import Path
 
+from serving.commands.api_key_flag import api_key_of
 from serving.commands.argument_types import seconds
 from serving.commands.deployment_flags import add_deployment_flags, deployment_from
 from serving.commands.supervised import add_lifeline_flag, lifeline_of
@@ -11,20 +12,19 @@ from serving.config import ServerConfig
 from serving.errors import SetupError
 from serving.lifeline import Status
 
-DRAIN_SECONDS = 30.0
 _BACKLOG = 2048
 
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
     add_deployment_flags(parser, server=True)
     parser.add_argument("--socket", type=Path, required=True, metavar="PATH", help="the engine process's Unix socket")
-    parser.add_argument("--drain-seconds", type=seconds, default=DRAIN_SECONDS, metavar="S", help="at most, on SIGTERM")
+    parser.add_argument("--drain-seconds", type=seconds, metavar="S", help="at most, on SIGTERM")
     add_lifeline_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from serving.api.server import api_server
-    from serving.app import build_api, build_grpc
+    from serving.app import build_admin, build_api, build_grpc
     from serving.engine.remote import RemoteEngine
     from serving.engine.resume import ResumingEngine
     from serving.observability.logs import configure_logging
@@ -34,14 +34,15 @@ def run(args: argparse.Namespace) -> int:
     lifeline = lifeline_of(args)
     server = deployment.server
     with _listening(server) as listener:
-        app = build_api(deployment, ResumingEngine(RemoteEngine(args.socket)))
+        app = build_api(deployment, ResumingEngine(RemoteEngine(args.socket)), api_key_of(args))
         port = listener.getsockname()[1]
-        ready = Status("ready", ready=True, url=url_of(server.host, port))
-        grpc = build_grpc(deployment, app)
+        ready = Status("ready", ready=True, url=url_of(server.host, port, tls=server.tls is not None))
+        beside = [build_grpc(deployment, app), build_admin(deployment, app)]
         api_server(
             app,
-            drain_seconds=round(args.drain_seconds),
-            beside=[] if grpc is None else [grpc],
+            drain_seconds=server.drain_seconds if args.drain_seconds is None else args.drain_seconds,
+            tls=server.tls,
+            beside=[listener for listener in beside if listener is not None],
             on_start=lambda: lifeline.report(ready),
         ).run(sockets=[listener])
     return 0
@@ -58,6 +59,6 @@ def _listening(server: ServerConfig) -> socket.socket:
         ) from error
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, *, tls: bool = False) -> str:
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{name}:{port}"
+    return f"{'https' if tls else 'http'}://{name}:{port}"

@@ -2,18 +2,20 @@
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from serving.child_process import ChildProcess
-from serving.commands.api import DRAIN_SECONDS
+from serving.commands.api_key_flag import API_KEY_VARIABLE, add_api_key_flag, api_key_of
 from serving.commands.argument_types import seconds
 from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
 from serving.commands.serve_report import report_of
 from serving.commands.supervised import until_stopped
 from serving.engine.cluster import cluster_token
+from serving.gateway.identity import check_exposure
 from serving.lifeline import Status
 from serving.observability.logs import LogFormat
 from serving.supervisor import Supervisor, SupervisorPolicy
@@ -23,31 +25,36 @@ _DRAIN_MARGIN_SECONDS = 5.0  # the API process cuts its streams itself; this is 
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
     add_deployment_flags(parser, server=True)
+    add_api_key_flag(parser)
     parser.add_argument(
         "--drain-seconds",
         type=seconds,
-        default=DRAIN_SECONDS,
         metavar="S",
-        help="on SIGTERM, how long open streams may go on (default: %(default)g)",
+        help="on SIGTERM, how long open streams may go on (default: the deployment's, 30)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     deployment = deployment_from(args)  # what is wrong with it is said here, once, and not by two children
+    api_key = api_key_of(args)
+    check_exposure(deployment.access, api_key, deployment.server.host)
+    if api_key is not None:
+        os.environ[API_KEY_VARIABLE] = api_key  # the API process reads it there, where no `ps` shows it
     if deployment.cluster.processes > 1:
         cluster_token()
-    return asyncio.run(_supervise(args, deployment.log_format))
+    drain = deployment.server.drain_seconds if args.drain_seconds is None else args.drain_seconds
+    return asyncio.run(_supervise(args, deployment.log_format, drain))
 
 
-async def _supervise(args: argparse.Namespace, log_format: LogFormat) -> int:
+async def _supervise(args: argparse.Namespace, log_format: LogFormat, drain_seconds: float) -> int:
     with tempfile.TemporaryDirectory(prefix="weft-") as directory, report_of(log_format) as report:
         arguments = [*deployment_arguments(args), "--socket", str(Path(directory) / "engine.sock")]
 
         async def spawn(role: str, on_status: Callable[[Status], None]) -> ChildProcess:
             command = [sys.executable, "-m", "serving", role, *arguments]
             if role == "api":
-                command.append(f"--drain-seconds={args.drain_seconds}")
+                command.append(f"--drain-seconds={drain_seconds}")
             return await ChildProcess.start(command, lambda line: report.line(role, line), on_status)
 
-        policy = SupervisorPolicy(drain_seconds=args.drain_seconds + _DRAIN_MARGIN_SECONDS)
+        policy = SupervisorPolicy(drain_seconds=drain_seconds + _DRAIN_MARGIN_SECONDS)
         return await until_stopped(Supervisor(spawn, report.event, policy))

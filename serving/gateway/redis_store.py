@@ -129,11 +129,12 @@ return 0
 
 
 class RedisStore:
-    def __init__(self, url: str, *, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, url: str, *, password: str | None = None, clock: Callable[[], float] | None = None) -> None:
         """`clock` (seconds) in place of Redis's own, for several stores that must agree on an invented time."""
         self._clock = clock
         self._redis = Redis.from_url(
             url,
+            password=password,
             socket_timeout=ANSWER_SECONDS,
             socket_connect_timeout=ANSWER_SECONDS,
             # A connection that was closed while idle is opened again, once; an answer that is late is not waited for.
