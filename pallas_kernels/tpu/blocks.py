@@ -14,6 +14,7 @@ MOST_ROWS = 1024  # query rows of one product: more only spill
 WRITE_BYTES = 8 * MIB
 
 
+
 @dataclass(frozen=True)
 class Blocks:
     """What a tuner may set. `cores` is 2 where two cores act as one device (v4, v5p), else 1."""
@@ -35,6 +36,15 @@ class Blocks:
         for name, rows in (("decode_sequences", 8), ("prefill_queries", 16)):
             if getattr(self, name) % rows:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be a multiple of {rows}")
+
+
+def longest_page(width: int, itemsize: int) -> int:
+    """The most positions that a page may have for its rows of `width` numbers to be written within VMEM_LIMIT.
+
+    By what compiles, a number of two pages under way takes 4 bytes as it comes, and its own size as it was and as it
+    goes; the one at work is turned round in 8. Pages of 8 bits take as much as those of 16.
+    """
+    return VMEM_LIMIT // (width * (2 * (4 + 2 * max(itemsize, 2)) + 8))
 
 
 def default_blocks(

@@ -14,7 +14,7 @@ from jax import Array
 
 from pallas_kernels.quantization import quantize
 from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, QuantizedPages, RaggedBatch
-from pallas_kernels.tpu.blocks import Blocks, default_blocks
+from pallas_kernels.tpu.blocks import Blocks, default_blocks, longest_page
 from pallas_kernels.tpu.decode import DecodeTiles, decode
 from pallas_kernels.tpu.page_ring import Pages
 from pallas_kernels.tpu.page_writes import write_prefill
@@ -103,6 +103,13 @@ def refusal(options: AttentionOptions, query_heads: int, pool: PoolSpec) -> str 
         return "latent pages and value_dim go together: one of the two is missing"
     if options.value_dim is not None and options.value_dim > pool.head_dim:
         return f"value_dim {options.value_dim} is more than the {pool.head_dim} numbers of a latent row"
+    longest = longest_page(RowLayout(pool.kv_heads, pool.head_dim, options.value_dim).width, dtype.itemsize)
+    if pool.page_size > longest:
+        right = longest // strip * strip
+        return (
+            f"pages of {pool.page_size} positions of {pool.kv_heads} KV heads of {pool.head_dim} are too large to be "
+            f"written in a TPU core's own memory: page_size must be at most {right}"
+        )
     return None
 
 

@@ -309,6 +309,8 @@ def test_the_interpreter_would_have_told_of_a_race(capsys: pytest.CaptureFixture
         (PoolSpec(9, 2, 16, 3, 128, "bfloat16"), 8, None, "3 KV heads"),
         (PoolSpec(9, 2, 16, 1, 128, "bfloat16"), 8, 64, "latent"),
         (PoolSpec(9, 2, 16, 1, 128, "bfloat16", latent=True), 8, 256, "value_dim 256"),
+        (PoolSpec(9, 2, 256, 32, 96, "bfloat16"), 32, None, "page_size must be at most 224"),
+        (PoolSpec(9, 2, 256, 32, 80, "float32"), 32, None, "page_size must be at most 200"),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_the_reason(
