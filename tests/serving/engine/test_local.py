@@ -238,3 +238,33 @@ async def test_a_closed_engine_refuses(tmp_path: object) -> None:
     await engine.close()
     with pytest.raises(EngineUnavailableError):
         await events_of(engine, request())
+
+
+async def test_a_stream_whose_deadline_passes_ends_with_that_reason(engine: LocalEngine) -> None:
+    late = dataclasses.replace(request("late", max_tokens=200), deadline_seconds=1e-6)
+    on_time = dataclasses.replace(request("on time"), deadline_seconds=1e6)
+    ends = [
+        events[-1].finish_reason for events in await asyncio.gather(events_of(engine, late), events_of(engine, on_time))
+    ]
+    assert ends == [FinishReason.DEADLINE, FinishReason.LENGTH]
+    stats = await engine.stats()
+    assert stats.deadline_drops + stats.deadline_stops == 1
+
+
+async def test_a_prefix_is_pinned_between_two_steps_and_held_once_it_is_computed(engine: LocalEngine) -> None:
+    prompt = request(length=40).prompt_token_ids
+    pinned = await engine.pin("system", prompt, seconds=60.0)
+    assert (pinned.pages, pinned.held) == (5, 0)
+    await events_of(engine, request(length=40))
+    assert (await engine.pin("system", prompt, seconds=60.0)).held == 5
+    with pytest.raises(RequestError, match="at least one page"):
+        await engine.pin("short", prompt[:3], seconds=60.0)
+    assert await engine.unpin("system")
+    assert not await engine.unpin("system")
+
+
+async def test_a_stopped_engine_pins_nothing(tmp_path: object) -> None:
+    engine = start_local_engine(deployment(tmp_path), tiny_executor(), startup_seconds=1.0)
+    await engine.close()
+    with pytest.raises(EngineUnavailableError):
+        await engine.pin("system", tuple(range(40)), seconds=60.0)

@@ -126,3 +126,11 @@ def test_a_stream_is_measured_from_its_arrival_between_its_deltas_and_to_its_end
     assert samples["vllm:request_generation_tokens_sum"] == 5
     assert samples["vllm:request_success_total/stop"] == 1
     assert samples["vllm:request_success_total/abort"] == 0
+
+
+def test_the_queue_is_shown_by_class_and_service_by_tenant() -> None:
+    stats = _stats(started_at=1, waiting_batch=3)
+    found = _render(_met(), replace(stats, tenant_service=(("acme", 12.5), ("", 2.0))))
+    assert found["weft_requests_waiting_by_class/batch"] == 3
+    assert found["weft_requests_waiting_by_class/interactive"] == 0
+    assert (found["weft_tenant_service/acme"], found["weft_tenant_service/"]) == (12.5, 2.0)
