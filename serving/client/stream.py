@@ -1,6 +1,6 @@
 """An answer that is read while it is made."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Any
 
@@ -34,7 +34,7 @@ class Stream:
     ) -> None:
         self.cancel()
 
-    def __aiter__(self) -> AsyncIterator[Chunk]:
+    def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         return self._chunks()
 
     def cancel(self) -> None:
@@ -42,7 +42,7 @@ class Stream:
         if self._call is not None:
             self._call.cancel()
 
-    async def _chunks(self) -> AsyncIterator[Chunk]:
+    async def _chunks(self) -> AsyncGenerator[Chunk, None]:
         """Raises ClientError."""
         try:
             message = await attempted(self._first, self._policy, Deadline.after(self._timeout))

@@ -15,8 +15,10 @@ from serving.api.websocket import MOST_REQUESTS
 from tests.serving.api.conftest import WINDOW, Api, ApiMaker, chat_body, text_body
 from tests.serving.api.gated_engine import GatedEngine
 from tests.serving.api.listening import listening
+from tests.serving.api.malformed_bodies import malformed_bodies
 
 Message = dict[str, Any]
+PATIENCE = 60.0  # seconds; only a broken test waits that long
 
 
 class Socket:
@@ -275,7 +277,11 @@ async def test_a_reader_that_takes_nothing_is_cut_off_and_its_generation_ends(ma
         engine.let(5000)
         await engine.ended.wait()
         assert len(engine.closed) == 1
-        writer.transport.abort()
+        async with asyncio.timeout(PATIENCE):
+            with contextlib.suppress(ConnectionResetError):
+                while await reader.read(1 << 16):  # what was on its way; then the connection is gone
+                    pass
+        writer.close()
 
 
 async def test_a_durable_stream_is_read_again_from_where_it_was_left(make_api: ApiMaker) -> None:
@@ -306,3 +312,23 @@ UPGRADE = (
 def masked(text: bytes) -> bytes:
     """A client's frame, under a mask of zeros."""
     return b"\x81\xfe" + len(text).to_bytes(2, "big") + bytes(4) + text
+
+
+async def test_malformed_bodies_are_refused_as_over_http_and_a_running_request_goes_on(make_api: ApiMaker) -> None:
+    api, engine = gated(make_api)
+    async with socket_to(api) as socket:
+        await socket.ask("running", chat_body())
+        await engine.started.wait()
+        for wrong in malformed_bodies(200, seed=6):
+            try:
+                body = wrong.content.decode()
+            except UnicodeDecodeError:
+                continue  # such bytes are no text frame
+            kind = "chat.completions" if "chat" in wrong.path else "completions"
+            await socket.connection.send(f'{{"type": "{kind}", "id": "a", "body": {body}}}')
+            answer = await socket.receive()
+            assert answer["type"] == "error", (wrong.kind, body[:200])
+            assert answer["error"]["param"] or not wrong.names_param, (wrong.kind, answer)
+        engine.let(60)
+        assert (await socket.until_end("running"))[-1]["type"] == "done"
+    assert len(engine.requests) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from serving.client import Client, DeadlineExceeded, InvalidRequest, RetryPolicy, ServerFailed, Stream, Unavailable
 from serving.engine.request import FinishReason
-from serving.errors import OverloadedError
+from serving.errors import EngineError, OverloadedError
 from tests.fakes.engine import Script
 from tests.serving.api.conftest import MODEL, WINDOW, ApiMaker
 from tests.serving.api.gated_engine import GatedEngine
@@ -86,6 +86,15 @@ async def test_a_refusal_that_names_a_time_is_tried_again_then(make_api: ApiMake
     assert len(api.engine.requests) == 2
 
 
+async def test_a_failure_that_would_come_again_is_not_tried_again(make_api: ApiMaker) -> None:
+    api = make_api(Script(token_ids=(), raises=EngineError("broken")), make_api.says("hello"))
+    async with serving_grpc(api) as address, Client(address) as client:
+        with pytest.raises(ServerFailed) as caught:
+            await client.generate("hi")
+    assert not caught.value.retryable
+    assert len(api.engine.requests) == 1
+
+
 async def test_without_attempts_left_the_refusal_is_raised(make_api: ApiMaker) -> None:
     api = make_api(Script(token_ids=(), raises=OverloadedError("full", retry_after=0.01)))
     async with serving_grpc(api) as address, Client(address, retry=RetryPolicy(attempts=2)) as client:
@@ -124,12 +133,18 @@ async def test_leaving_a_stream_and_cancelling_a_call_end_the_generation(make_ap
                 break
         await engine.ended.wait()
         engine.ended.clear()
+        engine.let(2)
+        chunks = aiter(client.stream("hi", max_tokens=1000))
+        await anext(chunks)
+        await chunks.aclose()  # without a block
+        await engine.ended.wait()
+        engine.ended.clear()
         engine.started.clear()
         waiting = asyncio.ensure_future(client.generate("hi", max_tokens=1000))
         await engine.started.wait()
         waiting.cancel()
         await engine.ended.wait()
-    assert len(engine.closed) == 2
+    assert len(engine.closed) == 3
 
 
 async def test_a_timeout_is_the_generations_too(make_api: ApiMaker) -> None:

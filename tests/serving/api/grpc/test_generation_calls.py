@@ -8,6 +8,7 @@ import grpc.aio
 import pytest
 
 from serving import errors
+from serving.api.grpc import generation_calls
 from serving.api.grpc.status import rich_status
 from serving.api.service import StreamLimits
 from serving.client import schema
@@ -223,3 +224,18 @@ async def _read_all(stream: grpc.aio.UnaryStreamCall) -> None:
 
 async def _generate(channel: grpc.aio.Channel, request_) -> schema.GenerateReply:
     return await unary(channel, "Generate", schema.GenerateReply)(request_)
+
+
+async def test_a_request_that_never_arrives_is_not_waited_for_without_end(
+    make_api: ApiMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation_calls, "BODY_SECONDS", 0.2)
+    async with channel_to(make_api(make_api.says("x"))) as channel:
+        silent = channel.stream_unary(schema.method("Generate"))()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await silent
+        empty = channel.stream_unary(schema.method("Generate"))(iter(()))
+        with pytest.raises(grpc.aio.AioRpcError) as missing:
+            await empty
+    assert details_of(caught.value)["ErrorInfo"].reason == "request_timeout"
+    assert details_of(missing.value)["ErrorInfo"].reason == "missing_required_parameter"
