@@ -78,13 +78,16 @@ class EventStream(Response):
         limits: StreamLimits,
         on_break: Callable[[str], None],
         position: StreamPosition | None = None,
+        heartbeat: Callable[[], bytes] = lambda: HEARTBEAT,
     ) -> None:
         """`events` are all of them, from the first on. `on_break` is told why a stream that had begun did not come to
-        its [DONE]: an error's code, LEFT or "slow_reader". `position` is given for a durable stream."""
+        its [DONE]: an error's code, LEFT or "slow_reader". `position` is given for a durable stream. `heartbeat` is the
+        comment that a silence is filled with."""
         super().__init__()
         self._events = events
         self._limits = limits
         self._on_break = on_break
+        self._heartbeat = heartbeat
         self._position = position or StreamPosition()
         self._notice: str | None = None
         self._pending: list[bytes] = []
@@ -147,7 +150,7 @@ class EventStream(Response):
                 self._complete = True
                 return
             if data or watch.is_silent:
-                await send({"type": "http.response.body", "body": data or HEARTBEAT, "more_body": True})
+                await send({"type": "http.response.body", "body": data or self._heartbeat(), "more_body": True})
             else:
                 await self._wake.wait()
                 self._wake.clear()

@@ -9,6 +9,8 @@ from serving.api.chat_reply import ChatReply
 from serving.api.completion_body import CompletionBody
 from serving.api.completion_reply import CompletionReply
 from serving.api.connection import while_connected
+from serving.api.generation import Generation
+from serving.api.queue_notice import is_wanted, notice_of, with_notices
 from serving.api.request_body import read_typed
 from serving.api.sampling_body import SamplingBody
 from serving.api.service import Service
@@ -47,6 +49,10 @@ async def _answer(
     if body.durable:
         return await start_durable(service, request, reply, body)
     if body.stream:
-        return EventStream(reply.events(), service.streams, on_break(service, request))
+        generation, broken = reply.generation, on_break(service, request)
+        if isinstance(generation, Generation) and is_wanted(request):
+            limits = with_notices(service.streams)
+            return EventStream(reply.events(), limits, broken, heartbeat=notice_of(generation))
+        return EventStream(reply.events(), service.streams, broken)
     whole = await while_connected(request.receive, reply.whole())
     return Response(whole, media_type="application/json")

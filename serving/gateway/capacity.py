@@ -6,8 +6,9 @@ Two things make a request wait, and each has its own measure:
     prefill   more prompt tokens wait than a step takes: prompt tokens per second that are computed
 
 Both are measured only while they are what holds requests up (`drain_meter.py`), so both are the rates of a full server.
-Prompt tokens count less for a tenant whose prompts are often found in the prefix cache, by its share so far. A class
-waits for what has come before it in its own class and in those above it. Seconds, tokens.
+What predictions have been wrong by is learnt (`prediction_error.py`), so that nearly all who are let in, and not half,
+wait no longer than was said. Prompt tokens count less for a tenant whose prompts are often found in the prefix cache, by
+its share so far. A class waits for what has come before it in its own class and in those above it. Seconds, tokens.
 """
 
 import time
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.request import Priority
 from serving.gateway.drain_meter import DrainMeter
+from serving.gateway.prediction_error import PredictionError
 
 _RANK = {Priority.INTERACTIVE: 0, Priority.STANDARD: 1, Priority.BATCH: 2}
 _CACHE_MEMORY = 0.2  # weight of a tenant's newest prompt in its share of cached tokens
@@ -32,6 +34,8 @@ class Place:
     choices: int
     tokens: float  # of its prompts, less those that are likely cached
     arrived: int  # counted
+    joined: float  # seconds, on the capacity's clock
+    uncorrected: float  # seconds to its first token, as the rates alone had it when it joined
     started: bool = False
 
 
@@ -46,6 +50,7 @@ class Capacity:
         self._arrivals = 0
         self._rows = DrainMeter()
         self._prefill = DrainMeter()
+        self._error = PredictionError()
         self._cached_share: dict[str, float] = {}
 
     @property
@@ -64,7 +69,8 @@ class Capacity:
         self._advance()
         self._arrivals += 1
         tokens = self._uncached(tenant, prompt_tokens)
-        place = Place(priority, choices, tokens, self._arrivals)
+        uncorrected = self._from_rates(self._before(priority), tokens, choices)
+        place = Place(priority, choices, tokens, self._arrivals, self._updated, uncorrected)
         self._waiting[place.arrived] = place
         return place
 
@@ -78,6 +84,7 @@ class Capacity:
         self._waiting.pop(place.arrived, None)
         place.started = True
         self._running += place.choices
+        self._error.learn(place.uncorrected, self._updated - place.joined)
         self._learn_share(tenant, prompt_tokens, cached_tokens)
 
     def leave(self, place: Place) -> None:
@@ -104,9 +111,7 @@ class Capacity:
     def predict(self, priority: Priority, tenant: str = "", prompt_tokens: int = 0, choices: int = 1) -> float:
         """Seconds to the first token of a request that came now."""
         self._advance()
-        rank = _RANK[priority]
-        before = [other for other in self._waiting.values() if _RANK[other.priority] <= rank]
-        return self._predicted(before, self._uncached(tenant, prompt_tokens), choices)
+        return self._predicted(self._before(priority), self._uncached(tenant, prompt_tokens), choices)
 
     @property
     def streams_per_second(self) -> float | None:
@@ -116,7 +121,14 @@ class Capacity:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    def _before(self, priority: Priority) -> list[Place]:
+        """What goes before a request that comes now."""
+        return [other for other in self._waiting.values() if _RANK[other.priority] <= _RANK[priority]]
+
     def _predicted(self, before: list[Place], tokens: float, choices: int) -> float:
+        return self._error.corrected(self._from_rates(before, tokens, choices))
+
+    def _from_rates(self, before: list[Place], tokens: float, choices: int) -> float:
         if self._info is None:
             return 0.0
         tokens_before = sum(place.tokens for place in before)
