@@ -68,7 +68,9 @@ class ApiServer(uvicorn.Server):
 
     async def _drain_and_exit(self) -> None:
         for connection in list(self.server_state.connections):
-            connection.shutdown()  # closes it where it is idle, else after its answer
+            # An idle HTTP connection may have a request on its way: it is closed with the next answer, or at the end.
+            if isinstance(connection, DrainingSocketProtocol):
+                connection.shutdown()
         stopping = self._stop_beside(self._drain.seconds)
         await self._drain.run(lambda: not self.server_state.tasks and stopping.done())
         self.config.timeout_graceful_shutdown = FLUSH_SECONDS

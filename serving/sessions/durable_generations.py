@@ -90,7 +90,8 @@ class DurableGenerations:
         self._count = count
         self._lives: dict[str, LiveGeneration] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._writer = CarefulWriter(log, refuse=self._policy.refuse_without_log, count=count)
+        self._writers: set[asyncio.Task[None]] = set()
+        self._writer = CarefulWriter(log, refuse=self._policy.refuse_without_log, count=count, on_lost=self._lose)
         self._ticks = 0
         self._retired = False
         self._parting = False
@@ -114,13 +115,13 @@ class DurableGenerations:
             live = LiveGeneration(describe(prompts))
             await self._writer.create(live)
             live.task = task
-            self._lives[live.stream_id] = run.live = live
-            live.await_reader()
+            run.live = live
+            self._begin(live)
             self._count("started")
             if not opening.cancelled():
                 opening.set_result(live.admitted)
 
-        task = self._spawn(self._write(run, events(opened)))
+        task = self._spawn(self._generate(run, events(opened)))
         try:
             return await opening
         except asyncio.CancelledError:
@@ -237,6 +238,7 @@ class DurableGenerations:
         for task in self._tasks - own:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._writers, return_exceptions=True)
 
     async def _records(self, stream_id: str, after: int) -> AsyncGenerator[bytes, None]:
         """From the generation that runs here, or from the log; ends where it may have changed places."""
@@ -267,20 +269,15 @@ class DurableGenerations:
             await asyncio.sleep(self._policy.tick_seconds)
 
     async def _mend(self, live: LiveGeneration) -> None:
-        try:
-            await self._writer.mend(live)
-        except NotHeldError:
-            self._lose(_Run(live=live))
-            return
-        if live.ended:
+        await self._writer.mend(live)
+        if live.ended and live.undurable is None:
             self._lives.pop(live.stream_id, None)
 
-    def _lose(self, run: _Run) -> None:
+    def _lose(self, live: LiveGeneration) -> None:
         """Another process runs it: readers go on from the log."""
-        if run.live is not None:
-            self._lives.pop(run.live.stream_id, None)
-            run.live.part()
-            self._count("lost_to_another")
+        self._lives.pop(live.stream_id, None)
+        live.part()
+        self._count("lost_to_another")
 
     def _heed(self, stream_id: str, cancelled: bool, reads: int) -> None:
         live = self._lives.get(stream_id)
@@ -306,26 +303,25 @@ class DurableGenerations:
                 await self._log.append(stream_id, len(page.records), [encode_end(_unreadable())], ended=True)
             return
         live = LiveGeneration(admitted, page.records)
-        self._lives[stream_id] = live
-        live.await_reader()
+        self._begin(live)
         self._count("taken_up")
         log_event(logger, "stream taken up", request_id=admitted.request_id, events=len(past))
-        live.task = self._spawn(self._write(_Run(live=live), self._resume(admitted, past)))
+        live.task = self._spawn(self._generate(_Run(live=live), self._resume(admitted, past)))
 
-    async def _write(self, run: _Run, events: Events) -> None:
+    async def _generate(self, run: _Run, events: Events) -> None:
+        """Adds the events and the end to what is written."""
         failure: WeftError | None = None
         try:
             async with aclosing(events):
                 async for event in events:
                     assert run.live is not None
-                    await self._writer.add(run.live, encode_event(event))
-        except NotHeldError:
-            self._lose(run)
-            return
+                    run.live.add(encode_event(event))
         except asyncio.CancelledError:
             failure = None if run.live is None or run.live.parted else run.live.stop_reason
             if failure is None:
                 run.refuse(_stopping())
+                if run.live is not None:
+                    run.live.part()
                 raise
         except WeftError as error:
             failure = error
@@ -335,17 +331,19 @@ class DurableGenerations:
         if run.live is None:
             run.refuse(failure or EngineError("the generation ended before it began"))
             return
-        await self._end(run, run.live, failure)
-
-    async def _end(self, run: _Run, live: LiveGeneration, failure: WeftError | None) -> None:
-        try:
-            await self._writer.add(live, encode_end(failure), ended=True)
-        except NotHeldError:
-            self._lose(run)
-            return
+        run.live.add(encode_end(failure), ended=True)
         self._count("ended" if failure is None else "failed")
-        if live.undurable is None:
+
+    async def _write(self, live: LiveGeneration) -> None:
+        await self._writer.write(live)
+        if live.ended and live.undurable is None:
             self._lives.pop(live.stream_id, None)
+
+    def _begin(self, live: LiveGeneration) -> None:
+        self._lives[live.stream_id] = live
+        live.await_reader()
+        self._writers.add(writing := asyncio.create_task(self._write(live)))
+        writing.add_done_callback(self._writers.discard)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)

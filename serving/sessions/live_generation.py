@@ -10,11 +10,15 @@ from serving.sessions.logged_generation import Admitted
 
 
 class LiveGeneration:
-    """`records` are what readers may see. `undurable` is the code of the log's failure while it misses records."""
+    """`records` are what readers may see, `backlog` what is not written yet; nothing follows once it is `complete`.
+    `undurable` is the code of the log's failure while it misses records."""
 
     def __init__(self, admitted: Admitted, records: Sequence[bytes] = ()) -> None:
         self.admitted = admitted
         self.records = list(records)
+        self.backlog: list[bytes] = []
+        self.complete = False
+        self.added = asyncio.Event()
         self.ended_at: float | None = None  # by the monotonic clock
         self.parted = False  # this process will not go on with it
         self.undurable: str | None = None
@@ -35,8 +39,14 @@ class LiveGeneration:
     def stream_id(self) -> str:
         return self.admitted.stream_id
 
-    def publish(self, record: bytes, *, ended: bool) -> None:
-        self.records.append(record)
+    def add(self, record: bytes, *, ended: bool = False) -> None:
+        """For the writer."""
+        self.backlog.append(record)
+        self.complete = ended
+        self.added.set()
+
+    def publish(self, records: Sequence[bytes], *, ended: bool) -> None:
+        self.records += records
         if ended:
             self.ended_at = time.monotonic()
             self._stop_grace()
@@ -46,6 +56,7 @@ class LiveGeneration:
         """Stops without an end; readers are woken to look elsewhere."""
         self.parted = True
         self._stop_grace()
+        self.added.set()
         if self.task is not None:
             self.task.cancel()
         self._wake_readers()

@@ -140,6 +140,7 @@ async def test_a_killed_api_process_costs_a_durable_stream_nothing(deployment: D
         await until_ready(first)
         deployment.pause.set()
         seen: list[str] = []
+        stream_id = ""
         with contextlib.suppress(httpx.TransportError):
             async with reading(first) as (stream_id, events):
                 async for event in events:
@@ -166,6 +167,7 @@ async def test_a_drained_process_refuses_and_hands_over_and_another_goes_on(
         await until_ready(old)
         deployment.pause.set()
         seen: list[str] = []
+        ready = refused = None
         async with reading(old) as (stream_id, events):
             async for event in events:
                 seen.append(event)
@@ -179,6 +181,8 @@ async def test_a_drained_process_refuses_and_hands_over_and_another_goes_on(
         deployment.pause.set()
         rest = await new.whole(stream_id, after=len(seen) - 1)
         whole = await new.whole(stream_id)
+    assert ready is not None
+    assert refused is not None
     assert ready.json()["error"]["code"] == refused.json()["error"]["code"] == "server_draining"
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) >= 1
