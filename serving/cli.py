@@ -14,6 +14,7 @@ _COMMANDS = {
     "chat": "chat in the terminal",
     "generate": "run a file of prompts, without a server",
     "bench": "measure a server or an engine",
+    "eval": "measure a model on a text, alone or against another deployment of it",
     "convert": "write a checkpoint in weft's own layout",
     "keys": "create, list, rotate and revoke API keys",
     "usage": "what was used, by whom",

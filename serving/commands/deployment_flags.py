@@ -75,7 +75,7 @@ def deployment_from(args: argparse.Namespace) -> Deployment:
         raise ConfigError(
             "--checkpoint goes with a deployment; --model serves a directory by itself", param="checkpoint"
         )
-    deployment = load_deployment(_path_of(args.deployment)) if args.model is None else _of_model(args.model)
+    deployment = load_deployment(path_of_deployment(args.deployment)) if args.model is None else _of_model(args.model)
     deployment = dataclasses.replace(
         deployment,
         name=args.served_model_name or deployment.name,
@@ -115,7 +115,7 @@ def _of_model(directory: Path) -> Deployment:
     )
 
 
-def _path_of(given: str) -> Path:
+def path_of_deployment(given: str) -> Path:
     """A path as it is; a bare name from the first folder of deployments that has it."""
     if "/" in given or given.endswith(".toml"):
         return Path(given)

@@ -150,6 +150,7 @@ def compressed(style: str, **weights: Any) -> dict[str, Any]:
         "config_groups": {"group_0": group},
         "ignore": ["lm_head"],
         "kv_cache_scheme": None,
+        "quantization_status": "compressed",
     }
 
 
