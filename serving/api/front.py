@@ -34,6 +34,7 @@ _ECHOED = re.compile(r"[!-~]{1,64}")
 _QUIET_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
 _PAGE_PATHS = ("/", "/admin")  # where a person comes with a browser, which then asks for the key by itself
 _GRANTS = {"/metrics": Grant.ADMIN}  # what a path needs beside a name; INFERENCE where it is not here
+_GENERATING = frozenset(("/v1/chat/completions", "/v1/completions"))
 _WS_DENIAL = "websocket.http.response"
 _WS_POLICY_VIOLATION, _WS_INTERNAL_ERROR = 1008, 1011
 
@@ -78,7 +79,10 @@ class Front:
             exchange.admission = self._gate.admit(scope)
             app = exchange.admission.preflight(scope)
             if app is None:
-                exchange.identify(await self._principal(scope))
+                principal = await self._principal(scope)
+                exchange.identify(principal)
+                if principal is not None and scope["path"] in _GENERATING:
+                    self._gateway.knock(principal)  # here it costs no body and no prompt
                 app = self._app
             await app(scope, receive, exchange.send)
         except (WeftError, HTTPException, ClientDisconnect) as error:

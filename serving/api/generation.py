@@ -91,9 +91,10 @@ class Generation:
         service.gateway.knock(principal)
         slots = service.slots.take(n * len(self._requests), param="prompt" if n == 1 else "n")
         with self._named_for_client(), slots:
-            for request in self._requests:
-                self.prepared.append(await service.generator.prepare(request))
-                service.metrics.prompt_tokens.observe(self.prepared[-1].prompt_tokens)
+            with service.gateway.preparing():
+                for request in self._requests:
+                    self.prepared.append(await service.generator.prepare(request))
+                    service.metrics.prompt_tokens.observe(self.prepared[-1].prompt_tokens)
             wish = self._requests[0].priority
             ask = Ask.of(self.prepared, model=service.card.name, stream=self._stream, priority=wish)
             async with service.gateway.admit(principal, ask) as self.lease:

@@ -5,10 +5,11 @@ Two things make a request wait, and each has its own measure:
     rows      every row of the batch is taken (or no pages are free): streams per second that get one
     prefill   more prompt tokens wait than a step takes: prompt tokens per second that are computed
 
-Both are measured only while they are what holds requests up (`drain_meter.py`), so both are the rates of a full server.
-What predictions have been wrong by is learnt (`prediction_error.py`), so that nearly all who are let in, and not half,
-wait no longer than was said. Prompt tokens count less for a tenant whose prompts are often found in the prefix cache, by
-its share so far. A class waits for what has come before it in its own class and in those above it. Seconds, tokens.
+Both are measured only while they are what holds requests up (`drain_meter.py`), so both are the rates of a full
+server. What predictions have been wrong by is learnt (`prediction_error.py`), so that nearly all who are let in, and
+not half, wait no longer than was said. Prompt tokens count less for a tenant whose prompts are often found in the
+prefix cache, by its share so far. A class waits for what has come before it in its own class and in those above it.
+Seconds, tokens.
 """
 
 import time
@@ -46,6 +47,8 @@ class Capacity:
         self._info: EngineInfo | None = None
         self._stats: EngineStats | None = None
         self._waiting: dict[int, Place] = {}
+        self.preparing = 0  # requests whose prompts are being rendered and encoded: they are about to join
+        self.lag_seconds = 0.0  # of this process: what it does not get to, it does not answer either
         self._running = 0  # choices
         self._arrivals = 0
         self._rows = DrainMeter()
@@ -126,7 +129,7 @@ class Capacity:
         return [other for other in self._waiting.values() if _RANK[other.priority] <= _RANK[priority]]
 
     def _predicted(self, before: list[Place], tokens: float, choices: int) -> float:
-        return self._error.corrected(self._from_rates(before, tokens, choices))
+        return self._error.corrected(self._from_rates(before, tokens, choices)) + self.lag_seconds
 
     def _from_rates(self, before: list[Place], tokens: float, choices: int) -> float:
         if self._info is None:
@@ -137,7 +140,7 @@ class Capacity:
         if tokens_before >= self._info.max_num_batched_tokens and rate is not None:
             seconds = (tokens_before + tokens) / rate
         if self._rows_are_full:
-            streams = sum(place.choices for place in before) + choices
+            streams = sum(place.choices for place in before) + self.preparing + choices
             rate = self._rows.rate
             if rate is not None:
                 seconds = max(seconds, streams / rate)

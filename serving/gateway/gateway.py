@@ -3,7 +3,8 @@
     principal = await gateway.authenticate(Credentials.of(headers))
     principal.require(Scope.INFERENCE)
     gateway.knock(principal)                    # before the prompt is read: refuses at once what is sure to be refused
-    prepared = [await generator.prepare(request)]
+    with gateway.preparing():
+        prepared = [await generator.prepare(request)]
     async with gateway.admit(principal, Ask.of(prepared, model=name, stream=True)) as lease:
         async for delta in generator.stream(prepared[0]): ...
 
@@ -15,7 +16,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 
 from serving.access import AccessConfig
 from serving.engine.client import Engine
@@ -128,6 +129,10 @@ class Gateway:
             if full_for > 0:
                 raise _limited("requests_per_minute", principal.limits.requests_per_minute or 0, full_for)
             self._queue.knock(principal.best_priority)
+
+    def preparing(self) -> AbstractContextManager[None]:
+        """Around the rendering and encoding of a prompt: whoever knocks meanwhile comes after it."""
+        return self._queue.preparing()
 
     @asynccontextmanager
     async def admit(self, principal: Principal, ask: Ask) -> AsyncIterator[Lease]:

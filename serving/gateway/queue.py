@@ -5,7 +5,8 @@ The waiting itself is done in the engine, whose scheduler knows classes, tenants
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from serving.access import AdmissionConfig
 from serving.engine.client import Engine
@@ -55,6 +56,14 @@ class EngineQueue:
     def watch(self, engine: Engine) -> None:
         self._engine = engine
 
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        self._capacity.preparing += 1
+        try:
+            yield
+        finally:
+            self._capacity.preparing -= 1
+
     @property
     def rung(self) -> Rung:
         return self._ladder.rung
@@ -91,6 +100,7 @@ class EngineQueue:
             if self._beat is not None:
                 self._beat.cancel()
                 self._beat = None
+                self._capacity.lag_seconds = 0.0
 
     def position(self, place: Place) -> tuple[int, float]:
         """Requests before it, and the seconds that are left to its first token as predicted now."""
@@ -135,7 +145,9 @@ class EngineQueue:
             if self._now() - kept_at >= KEEP_SECONDS:
                 kept_at = self._now()
                 await self._keep()
+            due = self._now() + BEAT_SECONDS
             await asyncio.sleep(BEAT_SECONDS)
+            self._capacity.lag_seconds = max(0.0, self._now() - due)
 
     async def _look(self) -> None:
         if self._engine is None:

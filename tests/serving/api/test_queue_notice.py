@@ -13,10 +13,8 @@ PATH = "/v1/chat/completions"
 async def test_a_stream_that_waits_says_where_it_stands_to_who_asks_for_it(make_api: ApiMaker) -> None:
     held = Script(token_ids=make_api.ids("never"), hold_after=0)
     api = make_api(held, streams=StreamLimits(heartbeat_seconds=0.02))
-    async with (
-        listening(api.app) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120) as client,
-    ):
+    async with listening(api.app) as port, httpx.AsyncClient(timeout=120) as client:
+        url = f"http://127.0.0.1:{port}{PATH}"
         for headers, begins in (({"weft-queue": "show"}, ": queue position=0 waited="), ({}, ": keep-alive")):
             async with client.stream("POST", url, json=chat_body(stream=True), headers=headers) as reply:
                 async for line in reply.aiter_lines():
