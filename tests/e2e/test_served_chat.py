@@ -71,6 +71,27 @@ def test_a_killed_engine_costs_a_stream_nothing(client: OpenAI, served_demo: Ser
     assert len(tokens) == 400
 
 
+def test_an_answer_goes_on_over_a_reload_of_the_page(served_demo: ServedDemo) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=BROWSER_FLAGS)
+        page = browser.new_page()
+        complaints: list[str] = []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(served_demo.url)
+        box = page.get_by_role("textbox", name=re.compile("message", re.IGNORECASE))
+        box.fill("What is weft?")
+        box.press("Enter")
+        answer = page.locator(".message.assistant .prose").last
+        expect(answer).not_to_be_empty(timeout=60_000)
+        page.reload()
+        expect(page.locator(".message.assistant .footer").last).to_be_visible(timeout=60_000)
+        text = answer.inner_text()
+        expect(page.get_by_text("Interrupted")).to_have_count(0)
+        browser.close()
+    assert "weft" in text.lower()
+    assert complaints == []
+
+
 def test_the_page_chats_in_a_browser(served_demo: ServedDemo) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=BROWSER_FLAGS)
