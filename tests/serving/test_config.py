@@ -125,6 +125,10 @@ def test_an_unknown_key_or_a_wrong_type_is_refused(file: Path, key: str, value: 
         ("server.port", ["-1", "65536"], ["0", "65535"]),
         ("server.max_body_bytes", ["1023"], ["1024"]),
         ("server.max_streams", ["0"], ["1"]),
+        ("server.drain_seconds", ["-1.0", "86401.0"], ["0.0", "30"]),
+        ("streams.max_bytes", ["1048575"], ["1048576"]),
+        ("streams.retain_seconds", ["0.0"], ["1.0"]),
+        ("streams.grace_seconds", ["-1.0"], ["0.0", "60"]),
         ("server.host", ['""'], ['"::1"']),
         ("server.allowed_hosts", ['["http://x"]', '["x:80"]', '["*.x"]', '[""]'], ['["x", "::1", "*"]', "[]"]),
         (
@@ -156,7 +160,9 @@ def test_a_server_that_others_can_reach_must_be_told_its_names(file: Path, host:
 
 def test_every_number_of_a_deployment_has_a_range() -> None:
     """A key that is added must be added above."""
-    numbers = {name for name, hint in EngineConfig.__annotations__.items() if "int" in str(hint) or "float" in str(hint)}
+    numbers = {
+        name for name, hint in EngineConfig.__annotations__.items() if "int" in str(hint) or "float" in str(hint)
+    }
     assert numbers == {
         *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "num_pages"),
         *("cache_bytes", "step_timeout_seconds", "token_buckets", "cpu_threads", "aging_seconds"),
@@ -173,6 +179,22 @@ def test_a_missing_key_is_named(file: Path, text: str, key: str) -> None:
     error = refused(file)
     assert error.message.endswith(f"missing key {key}")
     assert error.param == key
+
+
+@pytest.mark.parametrize(
+    ("streams", "param"),
+    [
+        ('log = "sqlite"', "path"),
+        ('log = "redis"', "redis"),
+        ('path = "x.sqlite"', "path"),
+        ('log = "redis"\nredis = "host:6379"', "redis"),
+        ('log = "sqlite"\npath = "x"\nredis = "redis://h"', "redis"),
+        ('log = "tape"', "streams.log"),
+    ],
+)
+def test_a_log_of_streams_has_its_place_and_no_other(file: Path, streams: str, param: str) -> None:
+    file.write_text(f"name = 'a'\n[model]\ncheckpoint = 'w'\n[streams]\n{streams}")
+    assert refused(file).param == param
 
 
 @pytest.mark.parametrize("content", [b"name = ", b"name = 1\nname = 2", b"\xff\xfe"])
