@@ -30,7 +30,7 @@ async def test_node_streams_asks_cancels_and_reads_errors(make_api: ApiMaker) ->
     assert seen["streamed"] == seen["whole"] == "héllo"
     assert seen["finish"] == "FINISH_REASON_STOP"
     assert seen["usage"]["completion_tokens"] == 7
-    assert seen["pieces"] > 5
+    assert seen["pieces"] >= 2  # what comes while a message is written leaves with the next
     assert seen["refused"] == {"code": "INVALID_ARGUMENT", "details": "temperature must be between 0 and 2, not 9.0"}
     assert seen["cancelled"] == "CANCELLED"
     assert seen["models"] == [MODEL]

@@ -10,6 +10,7 @@ from serving.api.chat_choice import Seen
 from serving.api.chat_reply import ChatReply
 from serving.api.completion_body import CompletionBody
 from serving.api.completion_reply import CompletionReply
+from serving.api.grpc.gathered import gathered
 from serving.api.reply_parts import likeliest
 from serving.api.service import Service
 from serving.client import schema
@@ -29,6 +30,7 @@ class GrpcReply:
         else:
             self._chat = None
             self.generation = CompletionReply(service, body, caller).generation
+        self._service = service
         self._body = body
         self._head = {"id": caller.request_id, "model": service.card.name, "created": int(service.now())}
 
@@ -54,17 +56,24 @@ class GrpcReply:
 
     async def chunks(self) -> AsyncGenerator[Any, None]:
         """GenerateChunks."""
-        head: dict[str, Any] | None = self._head
+        head: dict[str, Any] = self._head
+        ahead = self._service.streams.max_pending
+        async with aclosing(gathered(self._choices(), ahead)) as lists:
+            async for choices in lists:
+                ids = self._prompt_token_ids() if head else ()
+                yield schema.GenerateChunk(**head, choices=choices, prompt_token_ids=ids)
+                head = {}
+        yield schema.GenerateChunk(usage=self._usage())
+
+    async def _choices(self) -> AsyncGenerator[Any, None]:
+        """What each delta shows, where it shows something; the first one does by being the first."""
+        first = True
         async with aclosing(self.generation.deltas()) as deltas:
             async for _, delta in deltas:
                 choice = self._choice(delta)
-                if head is not None:
-                    ids = self._prompt_token_ids()
-                    yield schema.GenerateChunk(**head, choices=[choice], prompt_token_ids=ids)
-                    head = None
-                elif choice.ByteSize() > _bare_size(delta.index):
-                    yield schema.GenerateChunk(choices=[choice])
-        yield schema.GenerateChunk(usage=self._usage())
+                if first or choice.ByteSize() > _bare_size(delta.index):
+                    yield choice
+                first = False
 
     def _choice(self, delta: TextDelta) -> Any:
         """What this delta shows."""
