@@ -17,7 +17,7 @@ and passing is bounded (`policies/hits.py`); of the running ones the first in pr
 hold pages, so it always advances; and a lower class has its elder (`policies/aging.py`).
 """
 
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import nlargest
@@ -337,7 +337,7 @@ class Scheduler:
 
 def most_served(service: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
     """Tenants and their service, over all classes, of the few who got most."""
-    total: Counter[str] = Counter()
+    total: defaultdict[str, float] = defaultdict(float)
     for tenant, amount in service:
         total[tenant] += amount
     return tuple(nlargest(MOST_TENANTS_SHOWN, total.items(), key=lambda entry: entry[1]))
