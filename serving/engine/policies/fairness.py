@@ -20,7 +20,7 @@ Preemption changes nothing in that: who comes back is charged nothing again. An 
 turn, and adds what it is charged to its tenant's side, at most once in each aging period.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 PROMPT_COST = 1.0
@@ -82,7 +82,7 @@ class Ledger:
         """A request of the account's was admitted."""
         self._last = account
 
-    def __iter__(self) -> Iterable[Account]:
+    def __iter__(self) -> Iterator[Account]:
         return iter(self._accounts.values())
 
     def _forget(self) -> None:

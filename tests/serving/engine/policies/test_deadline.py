@@ -1,6 +1,7 @@
 """A stream ends when its time is up, and one that cannot end in time does not begin."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ def _prompt(length: int, first: int = 1) -> tuple[int, ...]:
     return tuple((first + i * i) % VOCAB_SIZE for i in range(length))
 
 
-def _with_deadline(expires_at: float, number: int = 0, **sampling: int) -> Sequence:
+def _with_deadline(expires_at: float, number: int = 0, **sampling: Any) -> Sequence:
     found = sequence((1, 2, 3, 4) * 4, SamplingParams(**sampling), arrival_number=number)
     found.expires_at = expires_at
     return found
