@@ -100,8 +100,8 @@ def _collective(match: re.Match[str], line: str) -> Collective:
     sizes = [_size(array) for array in _ARRAY.finditer(match["shape"])]
     size = sum(sizes)
     if match["kind"] == "ragged-all-to-all" and match["start"]:
-        # Beside the rows stand the room for all that could arrive, and offsets: what is sent is the smaller of the two.
-        return Collective(match["kind"], sorted(sizes)[-3 if len(sizes) > 2 and sizes.count(max(sizes)) > 1 else -2], _group(line))
+        # Beside the rows stand the room for all that could arrive, and offsets: the rows are the smaller of the two.
+        return Collective(match["kind"], min(sorted(sizes)[-3:]), _group(line))
     if match["start"] and match["shape"].startswith("("):
         # A start returns its operands beside its results: for an all-reduce as large, for an all-gather smaller.
         size = size // 2 if match["kind"] == "all-reduce" else max(sizes)
