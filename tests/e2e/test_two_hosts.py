@@ -1,8 +1,9 @@
-"""Two hosts on this machine hold one model together: `weft serve` and `weft follower`, each with one CPU device. Either
-process may be killed at any time, and no client notices more than a pause."""
+"""Two hosts hold one model together, `weft serve` and `weft follower`, each with one CPU device; the launcher starts
+both on this machine. Either process may be killed at any time, and no client notices more than a pause."""
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.conftest import ROOT, STOP_SECONDS, ServedDemo, free_port
+from tests.e2e.conftest import ROOT, STOP_SECONDS, free_port
 from tests.models import tiny_checkpoint
 
 PATIENCE = 600.0  # seconds; only a broken test waits that long
@@ -40,10 +41,6 @@ max_num_seqs = 1
 max_num_batched_tokens = 1
 num_pages = 32
 compilation_cache = "compiled"
-
-[cluster]
-processes = 2
-coordinator = "127.0.0.1:{port}"
 """
 BODY = {
     "model": "tiny",
@@ -58,44 +55,52 @@ BODY = {
 
 @dataclass
 class Hosts:
-    leader: ServedDemo
-    follower: ServedDemo
+    """A launch of the deployment on two hosts: its log has a line's host before it."""
+
+    launcher: "subprocess.Popen[str]"
+    url: str
+    logs: Path
 
     def kill(self, role: str) -> None:
-        host = self.leader if role == "engine" else self.follower
-        os.kill(host.child(role), signal.SIGKILL)
+        (pid,) = (pid for pid in descendants(self.launcher.pid) if role_of(pid) == role)
+        os.kill(pid, signal.SIGKILL)
+
+    def wait_for(self, *texts: str) -> None:
+        """Reads the log until each of them was in a line, in any order. Fails where the log ends first."""
+        assert self.launcher.stderr is not None
+        missing, seen = set(texts), []
+        for line in self.launcher.stderr:
+            seen.append(line)
+            missing -= {text for text in missing if re.search(text, line)}
+            if not missing:
+                return
+        raise AssertionError(f"{missing} was not logged:\n{''.join(seen)}")
 
     def wait_until_ready_again(self) -> None:
-        self.follower.wait_for("ready again")
-        self.leader.wait_for("ready again")
+        self.wait_for(r"local-0 \|.*ready again", r"local-1 \|.*ready again")
 
     def whole(self) -> list[int]:
-        reply = httpx.post(f"{self.leader.url}/v1/completions", json=BODY, timeout=PATIENCE)
+        reply = httpx.post(f"{self.url}/v1/completions", json=BODY, timeout=PATIENCE)
         assert reply.status_code == 200, reply.text
         return reply.json()["choices"][0]["token_ids"]
 
     def chunks(self) -> Iterator[dict[str, Any]]:
         body = {**BODY, "stream": True}
-        with httpx.stream("POST", f"{self.leader.url}/v1/completions", json=body, timeout=PATIENCE) as reply:
+        with httpx.stream("POST", f"{self.url}/v1/completions", json=body, timeout=PATIENCE) as reply:
             for line in reply.iter_lines():
                 if line.startswith("data: {"):
                     yield json.loads(line.removeprefix("data: "))
 
 
-def start(command: str, folder: Path, *flags: str) -> ServedDemo:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "serving", command, str(folder / "tiny.toml"), *flags],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "WEFT_CLUSTER_TOKEN": "of these tests alone",
-            "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiling is most of what a start takes
-        },
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    return ServedDemo(process, "")
+def descendants(pid: int) -> Iterator[int]:
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        yield int(child)
+        yield from descendants(int(child))
+
+
+def role_of(pid: int) -> str | None:
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return words[3].decode() if words[1:3] == [b"-m", b"serving"] else None
 
 
 @pytest.fixture(scope="module")
@@ -105,20 +110,31 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     tiny_checkpoint.write(folder / "checkpoint", tiny_checkpoint.weights(CONFIG), CONFIG)
     for name in ("tokenizer.model", "tokenizer_config.json"):
         shutil.copy(ROOT / "configs" / "checkpoints" / "demo" / name, folder / "checkpoint")
-    (folder / "tiny.toml").write_text(DEPLOYMENT.format(port=free_port()))
+    (folder / "tiny.toml").write_text(DEPLOYMENT)
     port = free_port()
-    both = Hosts(
-        start("serve", folder, f"--port={port}", "--drain-seconds=5"),
-        start("follower", folder, "--process-id=1", "--drain-seconds=5"),
+    flags = ("--kind=cpu", "--hosts=local,local", f"--python={sys.executable}", f"--logs={folder / 'logs'}")
+    launcher = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "scripts.launcher", *flags, f"--coordinator-port={free_port()}"),
+            *(str(folder / "tiny.toml"), f"--port={port}", "--drain-seconds=5"),
+        ],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",  # compiling is most of what a start takes
+        },
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    both.leader.url = f"http://127.0.0.1:{port}"
+    both = Hosts(launcher, f"http://127.0.0.1:{port}", folder / "logs")
     try:
-        both.leader.wait_for("ready at")
+        both.wait_for(r"local-0 \|.*ready at", r"local-1 \|.*ready in")
         yield both
     finally:
-        both.leader.process.send_signal(signal.SIGTERM)
-        ends = [host.process.communicate(timeout=STOP_SECONDS)[1] for host in (both.leader, both.follower)]
-    assert [host.process.returncode for host in (both.leader, both.follower)] == [0, 0], "\n".join(ends)
+        launcher.send_signal(signal.SIGINT)
+        rest = launcher.communicate(timeout=STOP_SECONDS)[1]
+    assert launcher.returncode == 0, rest
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +156,7 @@ def test_a_process_killed_in_the_middle_of_a_stream_costs_it_nothing(
         for choice in chunk["choices"]:
             tokens += choice.get("token_ids") or []
     assert tokens == expected
-    hosts.leader.wait_for("stream lost its engine")
+    hosts.wait_for("stream lost its engine")
     hosts.wait_until_ready_again()
 
 
@@ -149,3 +165,10 @@ def test_a_process_killed_while_nothing_runs_comes_back(role: str, hosts: Hosts,
     hosts.kill(role)
     hosts.wait_until_ready_again()
     assert hosts.whole() == expected
+
+
+def test_the_log_of_each_host_is_gathered_in_a_file(hosts: Hosts) -> None:
+    (folder,) = hosts.logs.iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["local-0.log", "local-1.log"]
+    for path in folder.iterdir():
+        assert "ready" in path.read_text()
