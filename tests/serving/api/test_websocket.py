@@ -10,8 +10,10 @@ import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
+from serving.access import AccessConfig, AuthConfig
 from serving.api.service import StreamLimits
 from serving.api.websocket import MOST_REQUESTS
+from serving.gateway.gateway import Gateway
 from tests.serving.api.conftest import WINDOW, Api, ApiMaker, chat_body, text_body
 from tests.serving.api.gated_engine import GatedEngine
 from tests.serving.api.listening import listening
@@ -332,3 +334,12 @@ async def test_malformed_bodies_are_refused_as_over_http_and_a_running_request_g
         engine.let(60)
         assert (await socket.until_end("running"))[-1]["type"] == "done"
     assert len(engine.requests) == 1
+
+
+async def test_a_socket_asks_for_a_key_where_the_api_does(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("x"), gateway=Gateway(AccessConfig(auth=AuthConfig(mode="required"))))
+    async with listening(api.app) as port:
+        for headers in ({}, {"authorization": "Bearer wrong"}):
+            with pytest.raises(websockets.InvalidStatus) as caught:
+                await connect(f"ws://127.0.0.1:{port}/v1/socket", additional_headers=headers)
+            assert caught.value.response.status_code == 401
