@@ -43,8 +43,10 @@ class Served:
         threading.Thread(target=self._read, daemon=True).start()
 
     def wait_until_ready(self) -> None:
-        if not self._ready.wait(START_SECONDS):
-            raise RuntimeError("the server did not get ready:\n" + "".join(self.lines))
+        deadline = time.monotonic() + START_SECONDS
+        while not self._ready.wait(0.1):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("the server did not get ready:\n" + "".join(self.lines))
 
     def child(self, role: str) -> int:
         """The pid of the engine or API process that runs now."""
