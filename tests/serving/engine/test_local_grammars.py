@@ -5,6 +5,7 @@ import dataclasses
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -32,11 +33,11 @@ async def engine(tmp_path: object) -> AsyncIterator[LocalEngine]:
     await engine.close()
 
 
-def bound(name: str, grammar: GrammarSpec = GRAMMAR, **sampling: object) -> GenerateRequest:
+def bound(name: str, grammar: GrammarSpec = GRAMMAR, **sampling: Any) -> GenerateRequest:
     return dataclasses.replace(
         request(name),
         grammar=grammar,
-        sampling=dataclasses.replace(SAMPLING, **sampling),  # type: ignore[arg-type]
+        sampling=dataclasses.replace(SAMPLING, **sampling),
     )
 
 
@@ -81,7 +82,7 @@ async def test_what_explodes_is_refused_while_others_say_what_they_would_have_sa
     ],
 )
 async def test_what_could_leave_nothing_to_draw_is_refused_by_name(
-    engine: LocalEngine, param: str, sampling: dict[str, object]
+    engine: LocalEngine, param: str, sampling: dict[str, Any]
 ) -> None:
     with pytest.raises(UnsupportedError) as refusal:
         await tokens_of(engine, bound("bad", **sampling))
