@@ -103,8 +103,7 @@ def test_a_plan_that_was_left_out_is_noticed_at_the_next() -> None:
     for change in changes[:10]:
         receiver.plan(sent(change))
     with pytest.raises(EngineError, match="not the one that the leader runs"):
-        for change in changes[11:]:
-            receiver.plan(sent(change))
+        list(map(receiver.plan, map(sent, changes[11:])))
 
 
 def test_a_row_that_was_never_admitted_is_an_error() -> None:
