@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from serving.web_names import host_and_port
 TOKEN_VARIABLE = "WEFT_CLUSTER_TOKEN"
 SHORTEST_TOKEN = 16  # bytes
 # Of a host alone; a difference in them changes no program.
-_OWN_SETTINGS = ("compilation_cache", "cpu_threads", "max_waiting", "step_timeout_seconds")
+_OWN_SETTINGS = ("cpu_threads", "max_waiting", "step_timeout_seconds")
 
 
 def cluster_token(environment: Mapping[str, str] = os.environ) -> bytes:
@@ -49,13 +50,12 @@ def address_to_listen_on(cluster: ClusterConfig) -> tuple[str, int]:
 
 def runs_here(deployment: Deployment, window: int) -> dict[str, str]:
     """What hosts compare before they load anything: versions, settings, and which weights. Raises CheckpointError."""
-    settings = {k: v for k, v in dataclasses.asdict(deployment.engine).items() if k not in _OWN_SETTINGS}
-    shared = {"engine": settings, "mesh": deployment.mesh, "dtype": deployment.model.dtype, "window": window}
+    shared = {name: _shared(getattr(deployment, name)) for name in ("model", "engine", "mesh")}
     return {
         **{name: version(name) for name in ("weft", "jax", "jaxlib")},
         "python": platform.python_version(),
         "protocol": _digest([PROTOCOL.encode(), msgspec.json.encode(_message_schema())]),
-        "deployment": _digest([msgspec.json.encode(shared, order="deterministic")]),
+        "deployment": _digest([msgspec.json.encode([shared, window], order="deterministic")]),
         "checkpoint": _checkpoint(deployment.model.checkpoint),
     }
 
@@ -67,6 +67,12 @@ def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
         for name in {**mine, **theirs}
         if mine.get(name) != theirs.get(name)
     ]
+
+
+def _shared(table: Any) -> dict[str, Any]:
+    """Less what is a host's own: where its files lie, and how it treats its processes."""
+    values = dataclasses.asdict(table).items()
+    return {name: value for name, value in values if name not in _OWN_SETTINGS and not isinstance(value, Path)}
 
 
 def _checkpoint(directory: Path) -> str:

@@ -285,8 +285,10 @@ def test_hosts_compare_what_makes_their_programs_and_no_more(tmp_path) -> None:
     own = dataclasses.replace(deployment.engine, cpu_threads=3, compilation_cache=tmp_path)
     assert runs_here(dataclasses.replace(deployment, name="b", engine=own), window=64) == mine
     other = dataclasses.replace(deployment.engine, max_num_seqs=9)
+    rounded = dataclasses.replace(deployment.model, dtype="bfloat16")
     for changed in (
         runs_here(dataclasses.replace(deployment, engine=other), window=64),
+        runs_here(dataclasses.replace(deployment, model=rounded), window=64),
         runs_here(deployment, window=32),
     ):
         assert [text.split()[0] for text in differences(mine, changed)] == ["deployment"]
