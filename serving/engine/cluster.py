@@ -72,7 +72,7 @@ def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
 def _shared(table: Any) -> dict[str, Any]:
     """Less what is a host's own: where its files lie, and how it treats its processes."""
     values = dataclasses.asdict(table).items()
-    return {name: value for name, value in values if name not in _OWN_SETTINGS and not isinstance(value, Path)}
+    return {name: value for name, value in values if name not in _OWN_SETTINGS and not isinstance(value, Path | None)}
 
 
 def _checkpoint(directory: Path) -> str:
