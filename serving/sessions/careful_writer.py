@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from serving.errors import StreamLogError
-from serving.observability.logs import log_event
+from serving.observability.logs import log_event, log_failure
 from serving.sessions.generation_log import LOG_UNAVAILABLE, GenerationLog, NotHeldError
 from serving.sessions.live_generation import LiveGeneration
 from serving.sessions.logged_generation import encode_admitted
@@ -94,6 +94,11 @@ class CarefulWriter:
             await self._log.append(live.stream_id, len(live.records), batch, ended=ended)
         except StreamLogError as error:
             self._degrade(live, error)
+        except NotHeldError:
+            raise
+        except Exception as error:  # readers must not wait for a write that will never be
+            log_failure(logger, "the log of streams failed", error)
+            self._degrade(live, StreamLogError("the log of streams failed", code=LOG_UNAVAILABLE))
 
     def _degrade(self, live: LiveGeneration, error: StreamLogError) -> None:
         live.undurable = error.code or LOG_UNAVAILABLE

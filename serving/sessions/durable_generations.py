@@ -10,6 +10,7 @@ Where the log fails, streams go on in memory, and are written anew once it is ba
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
@@ -43,6 +44,7 @@ from serving.sessions.logged_generation import (
 
 MOVED = "stream_moved"
 LOG_UNREADABLE = "log_unreadable"
+_TOUCH_SECONDS = 1.0
 
 Events = AsyncGenerator[LoggedEvent, None]
 Opened = Callable[[tuple[PreparedPrompt, ...]], Awaitable[None]]
@@ -92,6 +94,7 @@ class DurableGenerations:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.Task[None]] = set()
         self._writer = CarefulWriter(log, refuse=self._policy.refuse_without_log, count=count, on_lost=self._lose)
+        self._touched: dict[str, float] = {}  # streams that other processes run and that are read here
         self._ticks = 0
         self._retired = False
         self._parting = False
@@ -188,10 +191,12 @@ class DurableGenerations:
 
     async def tick(self) -> None:
         try:
-            for stream_id, signals in (await self._log.signals()).items():
-                self._heed(stream_id, signals.cancelled, signals.reads)
+            signals = await self._log.signals()
+            for stream_id, signal in signals.items():
+                self._heed(stream_id, signal.cancelled, signal.reads)
             if not self._retired:
-                for stream_id in await self._log.claim():
+                # Those that are held and do not run were claimed when the log failed.
+                for stream_id in [*await self._log.claim(), *(name for name in signals if name not in self._lives)]:
                     await self._take_up(stream_id)
             for live in [live for live in self._lives.values() if live.undurable is not None]:
                 await self._mend(live)
@@ -205,6 +210,7 @@ class DurableGenerations:
         oldest = time.monotonic() - self._policy.keep_seconds
         for live in [live for live in self._lives.values() if live.ended_at is not None and live.ended_at < oldest]:
             self._lives.pop(live.stream_id)
+        self._touched = {name: at for name, at in self._touched.items() if at > time.monotonic() - _TOUCH_SECONDS}
 
     def retire(self) -> None:
         """Takes up nothing more that others left; what runs goes on."""
@@ -255,8 +261,14 @@ class DurableGenerations:
         for record in page.records:
             yield record
         if not page.records:
-            await self._patiently(lambda: self._log.touch(stream_id))
+            await self._touch(stream_id)
             await asyncio.sleep(self._policy.poll_seconds)
+
+    async def _touch(self, stream_id: str) -> None:
+        now = time.monotonic()
+        if now - self._touched.get(stream_id, -math.inf) >= _TOUCH_SECONDS:
+            self._touched[stream_id] = now
+            await self._patiently(lambda: self._log.touch(stream_id))
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         deadline = time.monotonic() + self._policy.patience_seconds
@@ -291,7 +303,7 @@ class DurableGenerations:
 
     async def _take_up(self, stream_id: str) -> None:
         data, page = await self._log.admitted(stream_id), await self._log.read(stream_id, 0)
-        if data is None or page is None or stream_id in self._lives:
+        if data is None or page is None or page.ended or stream_id in self._lives:
             return
         try:
             admitted = _decoded(data)

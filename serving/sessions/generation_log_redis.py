@@ -9,6 +9,7 @@ One Redis, or one primary with its replicas; not a cluster, whose scripts cannot
 
 import asyncio
 import hashlib
+import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError
 
 from serving.errors import StreamLogError
+from serving.observability.logs import log_failure
 from serving.sessions.generation_log import LOG_FULL, LOG_UNAVAILABLE, LogLimits, NotHeldError, Page, Signals
+
+logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 2.0  # to connect, and for an answer
 LEASE_SECONDS = 5.0  # after which a process that has not been heard of is taken for dead
@@ -237,7 +241,9 @@ class RedisGenerationLog:
             batch, self._waiting = self._waiting, []
             try:
                 outcomes = await self._pipeline(batch)
-            except (RedisError, OSError):  # no answer: what was done nobody knows, and `rewrite` does not ask
+            except Exception as error:  # no answer: what was done nobody knows, and `rewrite` does not ask
+                if not isinstance(error, RedisError | OSError):
+                    log_failure(logger, "the log of streams failed", error)
                 for job in batch:
                     _settle(job, StreamLogError("the log of streams cannot be reached", code=LOG_UNAVAILABLE))
                 continue

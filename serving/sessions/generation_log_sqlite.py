@@ -266,7 +266,9 @@ class SqliteGenerationLog:
         db.execute("SAVEPOINT job")
         try:
             job.outcome = job.work(db)
-        except (StreamLogError, NotHeldError) as error:
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # handed to whoever waits; the thread goes on
             job.failure = error
             db.execute("ROLLBACK TO job")
         db.execute("RELEASE job")

@@ -403,3 +403,18 @@ async def test_a_wall_clock_that_jumps_ends_nothing_and_keeps_nothing_longer(
     world.source.let(5)
     assert await reader == [0, 1, 2, 3, 4]
     await world.durable.close()
+
+
+async def test_what_was_claimed_while_the_log_failed_is_taken_up_later(
+    sqlite: Callable[[], SqliteGenerationLog],
+) -> None:
+    old, new = World(Source(), sqlite()), World(Source(free=True), sqlite())
+    await old.start()
+    await old.durable.hand_over()
+    assert await new.log.claim() == ["s"]  # and then reading it failed
+    await new.durable.tick()
+    assert await new.read() == [0, 1, 2, 3, 4]
+    await new.durable.tick()
+    assert new.counts.count("taken_up") == 1
+    await old.durable.close()
+    await new.durable.close()
