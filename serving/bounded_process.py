@@ -48,6 +48,12 @@ class BoundedProcess:
         self.start()
         return self._exchange(request, seconds)
 
+    def interrupt(self) -> None:
+        """From another thread: makes an `ask` under way raise EOFError."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def end(self) -> None:
         process, self._process = self._process, None
         if process is None:

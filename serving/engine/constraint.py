@@ -74,5 +74,7 @@ class Constraint:
 
 
 def brief(message: str) -> str:
-    """The first line of what llguidance says, which may go on with its state or a stack."""
-    return message.strip().splitlines()[0][:300] if message.strip() else "the grammar failed"
+    """What llguidance says on one line, without the state or the stack that may follow it."""
+    for tail in ("<state>", "<backtrace>", "<non-verbose/>"):
+        message = message.split(tail, 1)[0]
+    return " ".join(message.split())[:300] or "it failed without a reason"

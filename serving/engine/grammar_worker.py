@@ -100,8 +100,9 @@ def allow_memory(more: int) -> None:
     if sys.platform != "linux":  # macOS has the limit but does not hold to it
         return
     with open("/proc/self/statm", encoding="ascii") as file:
-        mapped = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + more, resource.RLIM_INFINITY))
+        most = int(file.read().split()[0]) * resource.getpagesize() + more
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def read_message(stream: BinaryIO) -> dict[str, Any] | None:

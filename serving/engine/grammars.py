@@ -23,7 +23,7 @@ from serving.bounded_process import Ask, BoundedProcess
 from serving.engine.constraint import Constraint, brief
 from serving.engine.request import MAX_GRAMMAR_BYTES, GrammarKind, GrammarSpec
 from serving.engine.vocabulary import Vocabulary
-from serving.errors import OverloadedError, RequestError
+from serving.errors import EngineUnavailableError, OverloadedError, RequestError
 
 _WORKER = Path(__file__).with_name("grammar_worker.py")
 _STARTING = 60.0  # seconds to start an interpreter and to read the vocabulary
@@ -111,7 +111,7 @@ class Grammars:
     async def constraint(self, spec: GrammarSpec, output: tuple[int, ...] = ()) -> Constraint:
         """A new stream's, which has read `output`. Raises RequestError for the parameter `grammar` where the grammar
         is malformed, not supported or over a limit, OverloadedError where too many wait to be compiled."""
-        compiled = await asyncio.shield(asyncio.wrap_future(self._compiled(spec)))
+        compiled = await self._wait(self._compiled(spec))
         assert self._loaded is not None
         constraint = Constraint(compiled.matcher.deep_copy(), self._loaded[2], spec.starts_after)
         if output:
@@ -121,8 +121,21 @@ class Grammars:
         return constraint
 
     def close(self) -> None:
-        self._thread.shutdown(cancel_futures=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._worker.interrupt()
+        self._thread.shutdown()
         self._worker.end()
+
+    async def _wait(self, future: "Future[_Compiled]") -> _Compiled:
+        """Several streams may wait for one grammar, so that none may cancel it."""
+        waiting = asyncio.wrap_future(future)
+        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # also where nobody waits any more
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            if future.cancelled():  # by `close`, and not this stream by its client
+                raise EngineUnavailableError("the engine has stopped", code="engine_stopped") from None
+            raise
 
     def _compiled(self, spec: GrammarSpec) -> "Future[_Compiled]":
         size = len(spec.text.encode())
@@ -151,6 +164,10 @@ class Grammars:
             found: _Compiled | RequestError = self._compile_within_limits(spec)
         except RequestError as error:
             found = error
+        except BaseException:
+            with self._lock:
+                self._coming.pop(key)
+            raise
         with self._lock:
             self._coming.pop(key)
             self._keep(key, found)

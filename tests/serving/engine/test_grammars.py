@@ -11,7 +11,8 @@ from serving.engine.constraint import Constraint
 from serving.engine.grammars import GrammarLimits, Grammars
 from serving.engine.request import MAX_GRAMMAR_BYTES, GrammarKind, GrammarSpec
 from serving.engine.token_masks import TokenMasks
-from serving.errors import OverloadedError, RequestError
+from serving.engine.vocabulary import Vocabulary
+from serving.errors import CheckpointError, EngineUnavailableError, OverloadedError, RequestError
 from tests.fakes.tiny_model import VOCAB_SIZE
 from tests.fakes.tiny_vocabulary import END, THOUGHT, encode, text_of, tiny_vocabulary
 
@@ -203,6 +204,37 @@ def test_a_caller_who_leaves_takes_no_grammar_from_the_others() -> None:
         await asyncio.sleep(0)
         leaving.cancel()
         assert (await staying).failure is None
+        await asyncio.to_thread(grammars.close)
+
+    asyncio.run(scenario())
+
+
+def test_closing_does_not_wait_for_what_is_being_compiled() -> None:
+    async def scenario() -> None:
+        grammars = Grammars(tiny_vocabulary, VOCAB_SIZE, GrammarLimits(cpu_seconds=1000.0, memory_bytes=1 << 30))
+        asked = [asyncio.create_task(grammars.constraint(wanted)) for wanted in (*EXPLODING.values(), regex("a"))]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(grammars.close)
+        for error in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(error, EngineUnavailableError | RequestError)
+
+    asyncio.run(scenario())
+
+
+def test_a_vocabulary_that_cannot_be_read_is_no_fault_of_the_grammar_and_is_read_again() -> None:
+    async def scenario() -> None:
+        attempts: list[int] = []
+
+        def vocabulary() -> Vocabulary:
+            attempts.append(1)
+            if len(attempts) == 1:
+                raise CheckpointError("not now")
+            return tiny_vocabulary()
+
+        grammars = Grammars(vocabulary, VOCAB_SIZE)
+        with pytest.raises(CheckpointError):
+            await grammars.constraint(regex("a"))
+        assert (await grammars.constraint(regex("a"))).failure is None
         await asyncio.to_thread(grammars.close)
 
     asyncio.run(scenario())
