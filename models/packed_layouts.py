@@ -64,6 +64,7 @@ class CompressedGroup:
     targets: tuple[str, ...]
     scheme: Scheme
     strategy: str  # tensor, channel, group or block
+    bits: int = 0  # of the numbers of an int32; 0: they lie in a tensor of their own type
     block: tuple[int, int] | None = None  # rows and columns that share a scale
     scale: str = "weight_scale"
 
@@ -84,8 +85,7 @@ class CompressedTensors:
 
     def parts(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         group, at = self._of(name), module_of(name)
-        packed = group.scheme.kind == "int4"
-        needed = [f"{at}.weight_packed", f"{at}.weight_shape"] if packed else [name]
+        needed = [f"{at}.weight_packed", f"{at}.weight_shape"] if group.bits else [name]
         needed.append(f"{at}.{group.scale}")
         if group.scheme.zeros:
             needed.append(f"{at}.weight_zero_point")
@@ -95,7 +95,7 @@ class CompressedTensors:
         return tuple(needed), (f"{at}.input_scale", f"{at}.input_zero_point", f"{at}.weight_zero_point")
 
     def shape(self, files: TensorFiles, name: str) -> tuple[int, ...]:
-        if self._of(name).scheme.kind != "int4":
+        if not self._of(name).bits:
             return files.shape(name)
         rows, columns = _all(files, f"{module_of(name)}.weight_shape").tolist()
         return rows, columns
@@ -110,16 +110,17 @@ class CompressedTensors:
             scales = np.full((rows, 1), scales.reshape(-1)[0])
         zeros = self._zeros(files, at, group, rows) if group.scheme.zeros else None
         groups = _all(files, f"{at}.weight_g_idx").astype(np.int32) if group.scheme.reordered else None
-        if group.scheme.kind == "int4":
-            values = (_unpacked(_all(files, f"{at}.weight_packed"), 4, 1)[:, :columns] - 8).astype(np.int8)
+        if group.bits:
+            words = _all(files, f"{at}.weight_packed")
+            values = (_unpacked(words, group.bits, 1)[:, :columns] - (1 << group.bits - 1)).astype(np.int8)
         else:
             values = _all(files, name)
         return Codes(values, scales.reshape(rows, -1), zeros, groups)
 
     def _zeros(self, files: TensorFiles, at: str, group: CompressedGroup, rows: int) -> np.ndarray:
         zeros = _all(files, f"{at}.weight_zero_point")
-        if group.scheme.kind == "int4":
-            return _unpacked(zeros, 4, 0)[:rows] - 8
+        if group.bits:
+            return _unpacked(zeros, group.bits, 0)[:rows] - (1 << group.bits - 1)
         return zeros.reshape(rows, -1).astype(np.int16)
 
     def _of(self, name: str) -> CompressedGroup:

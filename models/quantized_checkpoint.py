@@ -115,8 +115,9 @@ def _compressed_group(fields: Fields, style: str) -> CompressedGroup:
     weights = fields.section("weights")
     bits, numbers = weights.integer("num_bits"), weights.string("type", "int")
     kind = {(8, "int"): "int8", (8, "float"): "fp8", (4, "int"): "int4"}.get((bits, numbers))
-    if kind is None or (kind == "int4") != (fields.string("format", style) == "pack-quantized"):
-        raise weights.error("num_bits", "8 as int or float, or 4 as int in the format pack-quantized")
+    packed = fields.string("format", style) == "pack-quantized"
+    if kind is None or (kind == "fp8" and packed) or (kind == "int4" and not packed):
+        raise weights.error("num_bits", "8 as int or float, or 8 or 4 as int in the format pack-quantized")
     strategy = weights.string("strategy", "tensor" if "group_size" not in weights else "group")
     if strategy not in ("tensor", "channel", "group", "block"):
         raise weights.error("strategy", "tensor, channel, group or block")
@@ -133,7 +134,8 @@ def _compressed_group(fields: Fields, style: str) -> CompressedGroup:
         zeros=not weights.boolean("symmetric", True),
         reordered=order == "group" and group is not None,
     )
-    return CompressedGroup(tuple(fields.strings("targets")), scheme, strategy, block)
+    targets = tuple(fields.strings("targets"))
+    return CompressedGroup(targets, scheme, strategy, bits if packed else 0, block)
 
 
 def _fp8_blocks(fields: Fields) -> CompressedTensors:
@@ -141,7 +143,7 @@ def _fp8_blocks(fields: Fields) -> CompressedTensors:
     rows, columns = fields.two_integers("weight_block_size")
     fields.require("fmt", "e4m3")
     scheme = Scheme(kind="fp8", group=columns)
-    group = CompressedGroup(("Linear",), scheme, "block", (rows, columns), scale="weight_scale_inv")
+    group = CompressedGroup(("Linear",), scheme, "block", block=(rows, columns), scale="weight_scale_inv")
     return CompressedTensors([group], fields.strings("modules_to_not_convert"))
 
 

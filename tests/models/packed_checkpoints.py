@@ -59,7 +59,7 @@ def _spread(table: np.ndarray, columns: int) -> np.ndarray:
 
 def int8_channels(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
     values, scales = random.integers(-127, 128, (out, columns), dtype=np.int8), _scales(random, out, 1)
-    return {"weight": values, "weight_scale": scales}, values * scales.astype(np.float64) / 1
+    return {"weight": values, "weight_scale": scales}, values * scales.astype(np.float64)
 
 
 def float8_channels(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
@@ -91,6 +91,16 @@ def int4_groups(module: str, random: np.random.Generator, out: int, columns: int
         "weight_shape": np.array([out, columns], np.int64),
     }
     return parts, values * _spread(scales, columns)
+
+
+def int8_packed(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
+    values, scales = random.integers(-128, 128, (out, columns)), _scales(random, out, 1) / 16
+    parts = {
+        "weight_packed": words(values + 128, 8),
+        "weight_scale": scales,
+        "weight_shape": np.array([out, columns], np.int64),
+    }
+    return parts, values * scales.astype(np.float64)
 
 
 def int4_groups_with_zeros(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
@@ -156,6 +166,7 @@ def compressed(style: str, **weights: Any) -> dict[str, Any]:
 
 LAYOUTS: dict[str, tuple[Pack, dict[str, Any]]] = {
     "int8": (int8_channels, compressed("int-quantized", num_bits=8, type="int", strategy="channel")),
+    "int8 in words": (int8_packed, compressed("pack-quantized", num_bits=8, type="int", strategy="channel")),
     "fp8": (float8_channels, compressed("float-quantized", num_bits=8, type="float", strategy="channel")),
     "fp8 of tensors": (float8_tensors, compressed("float-quantized", num_bits=8, type="float", strategy="tensor")),
     "fp8 of blocks": (
