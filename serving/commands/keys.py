@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from serving.access import NAME
 from serving.errors import ConfigError, SetupError
@@ -96,7 +96,7 @@ def _say(_: None, key_id: str, done: str) -> None:
 
 
 def _list(store: KeyStore, _: argparse.Namespace) -> None:
-    table = Table("id", "tenant", "name", "scopes", "created", "expires", "state")
+    table = Table(Column("id", no_wrap=True, min_width=12), "tenant", "name", "scopes", "created", "expires", "state")
     for record in store.records():
         scopes = " ".join(sorted(scope.value for scope in record.scopes))
         table.add_row(
