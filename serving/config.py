@@ -68,6 +68,7 @@ class EngineConfig:
     cpu_threads: int | None = None  # XLA's, where the device is a CPU; None: one fewer than there are cores
     compilation_cache: Path | None = None  # None: ~/.cache/weft/compilation
     target_inter_token_ms: float | None = None  # prefill is cut so that steps with running streams stay under it
+    decode_rounds: int | None = None  # tokens drawn per dispatch while nobody waits; None: 4 on a CPU, 1 elsewhere
     aging_seconds: float = 30.0  # a class that stands still for so long gets one stream through
     crash_reports: Path | None = None  # a folder; None: ~/.cache/weft/crashes
     step_timeout_seconds: float = 120.0  # a step that takes longer hangs, and its engine process is restarted
@@ -134,6 +135,7 @@ _RANGES: dict[str, tuple[int, float]] = {
     "engine.max_num_batched_tokens": (1, math.inf),
     "engine.max_waiting": (1, math.inf),
     "engine.cpu_threads": (1, math.inf),
+    "engine.decode_rounds": (1, 64),
     "engine.page_size": (1, math.inf),
     "engine.num_pages": (1, math.inf),
     "engine.cache_bytes": (1, math.inf),

@@ -159,7 +159,7 @@ class BatchPacker:
         row, sampling = admission.row, admission.sampling
         self._filled[row] = 0
         self._sampling[row] = sampling
-        self._stateful[row] = needs_row(sampling)
+        self._stateful[row] = sampling.needs_row
         self._floats[:, row] = (
             sampling.temperature,
             sampling.top_p,
@@ -212,17 +212,6 @@ class BatchPacker:
         view["token_ids"][:used] = token_ids
         view["positions"][:used] = np.repeat(first_position, lengths) + np.arange(used, dtype=np.int32)
         view["sequence_ids"][:used] = np.repeat(np.arange(count, dtype=np.int32), lengths)
-
-
-def needs_row(sampling: SamplingParams) -> bool:
-    """Whether draws depend on more than the logits and the numbers in the batch, so that a row must be set up."""
-    return (
-        sampling.presence_penalty != 0.0
-        or sampling.frequency_penalty != 0.0
-        or sampling.repetition_penalty != 1.0
-        or bool(sampling.logit_bias or sampling.allowed_token_ids or sampling.bad_words)
-        or sampling.min_tokens > 0
-    )
 
 
 def _leading_ones(lengths: np.ndarray) -> int:

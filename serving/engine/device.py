@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 
 from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
@@ -37,6 +38,7 @@ Progress = Callable[[str, int, int], None]  # what is done, how much of it, of h
 SMALL_BUCKETS = (1, 8)
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 CACHE_BYTES_ON_CPU = 1 << 30  # a laptop has other work
+DECODE_ROUNDS_ON_CPU = 4
 BUCKET_GROWTH = 2  # above max_num_seqs: padding at most doubles a prefill step
 
 
@@ -88,6 +90,7 @@ def load_executor(
         # One row of a bfloat16 product is ten times slower on a CPU than eight.
         token_buckets=token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1),
         shards=mesh.shape["data"],
+        decode_rounds=decode_rounds(engine.decode_rounds, mesh, on_cpu=on_cpu),
     )
     table = load_table("unknown" if chip is None else chip.name)
     body = tuned_attention_body(name, table)
@@ -162,6 +165,22 @@ def token_buckets(engine: EngineConfig, smallest: int) -> tuple[int, ...]:
             sizes.add(size)
             size *= BUCKET_GROWTH
     return tuple(sorted({max(size, smallest) for size in sizes if max(size, smallest) <= budget} | {budget}))
+
+
+def decode_rounds(given: int | None, mesh: Mesh, *, on_cpu: bool) -> int:
+    """How many tokens the device draws of each sequence by itself. On a CPU the host's part of a step, and each
+    message on its way to a client, take time on the cores that the device computes with.
+
+    Raises ConfigError where the mesh needs the host between two tokens.
+    """
+    alone = mesh.shape["pipeline"] == mesh.shape["data"] == 1
+    if given is not None and given > 1 and not alone:
+        raise ConfigError(
+            f"engine.decode_rounds is {given}, but with data shards or a pipeline the host joins or hands on every "
+            "step: it must be 1 there",
+            param="decode_rounds",
+        )
+    return given or (DECODE_ROUNDS_ON_CPU if on_cpu and alone else 1)
 
 
 def page_count(given: int | None, room: int | None, page_bytes: int, limits: ExecutorLimits) -> int:

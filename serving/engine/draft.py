@@ -1,6 +1,6 @@
 """The plan being made, and who its ranges belong to."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from serving.engine.plan import Admission, Range, StepPlan
 from serving.engine.sequence import Sequence
@@ -28,6 +28,7 @@ class Draft:
     prefilling: list[Sequence] = field(default_factory=list)
     constrained: bool = False  # a range samples under a grammar
     hopeless: list[Sequence] = field(default_factory=list)  # found waiting, with a deadline that cannot be met
+    rounds: int = 1  # see `StepPlan`
 
     def limit(self, num_tokens: int) -> None:
         """Lets the whole step have at most so many tokens; `budget` is below 0 where it has more already."""
@@ -48,6 +49,14 @@ class Draft:
             self.chunks.append(planned)
             self.prefilling.append(sequence)
 
+    def repeat(self, rounds: int) -> None:
+        """Has the device draw so many tokens of each sequence. All of them decode, and have the pages for it."""
+        self.rounds = rounds
+        for i, sequence in enumerate(self.decoding):
+            if self.decodes[i].pages is not sequence.page_table:
+                self.decodes[i] = replace(self.decodes[i], pages=sequence.page_table)
+            sequence.repeat(rounds)
+
     def issue(self, step: int) -> Issued:
         owners, ranges = self.decoding + self.prefilling, (*self.decodes, *self.chunks)
         constrained: tuple[int, ...] = ()
@@ -61,5 +70,6 @@ class Draft:
             ranges=ranges,
             num_decode=len(self.decodes),
             constrained=constrained,
+            rounds=self.rounds,
         )
         return Issued(plan, owners, self.allowed - self.budget)

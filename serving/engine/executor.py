@@ -21,7 +21,7 @@ from models.split_experts import Wish, log_ways, split_experts
 from models.stages import Stages
 from pallas_kernels.dispatch import AttentionBody
 from pallas_kernels.ragged import Pool
-from serving.engine.batch import BatchPacker, PackedBatch, needs_row
+from serving.engine.batch import BatchPacker, PackedBatch
 from serving.engine.limits import ExecutorLimits
 from serving.engine.pipeline import EarlierStages, lower_earlier
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
@@ -34,7 +34,7 @@ from sharding.host_data import put_tree
 from sharding.mesh import everywhere, one_device
 
 Scores = tuple[Array, Array, Array, Array]  # see steps.score
-Drawn = tuple[Array, Scores | None]  # tokens [S], and their scores where asked for
+Drawn = tuple[Array, Scores | None]  # tokens [S], or [rounds, S], and their scores where asked for
 DrawMasked = Callable[[np.ndarray], Drawn]
 
 
@@ -73,7 +73,7 @@ class Executor:
             self._earlier = EarlierStages(earlier, last, lowered, progress)
         self._pages = _Pages(last.empty_pool())
         self.programs = compile_programs(
-            last.program, layouts, self._weights, self.pool, self._rows, progress, entering
+            last.program, layouts, self._weights, self.pool, self._rows, progress, entering, limits.decode_rounds
         )
 
     def beside(self) -> "Executor":
@@ -108,6 +108,8 @@ class Executor:
             self._admit(admission)
         batch = self._packer.pack(plan)
         layout = batch.layout
+        if plan.rounds > 1:
+            return self._dispatch_rounds(plan, batch)
         last = self._rows.last_token
         handed = () if self._earlier is None else (self._earlier.run(layout, last, batch.vector),)
         self._pages.pool, last_token, tokens, logits, sequences, hidden = self.programs.forward[layout](
@@ -123,6 +125,15 @@ class Executor:
         if not batch.plain:
             self._rows, tokens = self.programs.sample[layout.all_sequences](self._rows, logits, sequences)
         return PendingStep(plan, batch, self._drawn(batch, logits, tokens), None, prompt_ids, prompt_scores)
+
+    def _dispatch_rounds(self, plan: StepPlan, batch: PackedBatch) -> "PendingStep":
+        if plan.rounds != self.limits.decode_rounds:
+            raise ValueError(f"a step of {plan.rounds} rounds; programs of {self.limits.decode_rounds} were compiled")
+        self._pages.pool, self._rows, tokens = self.programs.decode_rounds[batch.layout](
+            self._weights, self.pool, self._rows, batch.vector
+        )
+        tokens.copy_to_host_async()
+        return PendingStep(plan, batch, (tokens, None), None, None, None)
 
     def _draw_masked(
         self, plan: StepPlan, batch: PackedBatch, logits: Array, sequences: Array, masks: np.ndarray
@@ -142,7 +153,7 @@ class Executor:
 
     def _admit(self, admission: Admission) -> None:
         sampling = admission.sampling
-        if needs_row(sampling):
+        if sampling.needs_row:
             setup = admission_arrays(admission, self.vocab_size)
             self._rows = self.programs.admit(self._rows, setup)
         if sampling.prompt_logprobs is not None:
@@ -188,6 +199,9 @@ class PendingStep:
         """Waits for the step and returns what it drew."""
         assert self.drawn is not None
         tokens, scores = np.asarray(self.drawn[0]), self.drawn[1]
+        if self.plan.rounds > 1:
+            rounds = tokens.T[self.batch.slots].tolist()
+            return StepResult(ranges=tuple(RangeResult(token_id=ids[0], following=tuple(ids[1:])) for ids in rounds))
         drawn = None if scores is None else ScoredTokens(tokens, *map(np.asarray, scores))
         prompt = None
         if self.prompt_ids is not None and self.prompt_scores is not None:

@@ -18,6 +18,7 @@ class ExecutorLimits:
     num_pages: int
     token_buckets: tuple[int, ...]  # ascending; the last one is the token budget
     shards: int = 1
+    decode_rounds: int = 1  # tokens that the device may draw of each sequence by itself
 
     @property
     def table_width(self) -> int:

@@ -344,6 +344,7 @@ def start_local_engine(
             token_buckets=limits.token_buckets,
             target_inter_token=None if engine.target_inter_token_ms is None else engine.target_inter_token_ms / 1000,
             aging=engine.aging_seconds,
+            decode_rounds=limits.decode_rounds if limits.shards == 1 else 1,
         )
 
     info = EngineInfo(

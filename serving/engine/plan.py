@@ -50,6 +50,9 @@ class StepPlan:
     ranges: tuple[Range, ...]
     num_decode: int
     constrained: tuple[int, ...] = ()  # the ranges that sample under a grammar, whose masks come after the dispatch
+    # Above 1, all ranges decode, and the device goes on by itself for so many tokens of each: what it draws it computes
+    # next. The pages of a range hold those positions too.
+    rounds: int = 1
 
     @property
     def num_tokens(self) -> int:
@@ -61,6 +64,7 @@ class RangeResult:
     """What the device returned for one range of the plan, in the plan's order."""
 
     token_id: int | None  # None where the range did not sample; negative where nothing could be drawn
+    following: tuple[int, ...] = ()  # what the further rounds drew
     logprobs: TokenLogprobs | None = None
     # Entry i scores the prompt token at position start+1+i, given those before it; only positions that the prompt has.
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()

@@ -36,6 +36,7 @@ class PlanChange(msgspec.Struct, frozen=True, tag="plan"):
     ranges: tuple[RangeChange, ...]
     num_decode: int
     constrained: tuple[int, ...]
+    rounds: int
     digest: int
 
 
@@ -54,6 +55,7 @@ class PlanSender:
             tuple(map(self._change_of, plan.ranges)),
             plan.num_decode,
             plan.constrained,
+            plan.rounds,
             digest_of(plan),
         )
 
@@ -97,6 +99,7 @@ class PlanReceiver:
             ranges=ranges,
             num_decode=change.num_decode,
             constrained=change.constrained,
+            rounds=change.rounds,
         )
         if digest_of(plan) != change.digest:
             raise EngineError(f"plan {change.step} is not the one that the leader runs", code="plans_differ")
@@ -126,6 +129,6 @@ def digest_of(plan: StepPlan) -> int:
 
 
 def _numbers_of(plan: StepPlan) -> Iterable[int]:
-    yield from (plan.step, plan.num_decode, len(plan.admissions), len(plan.ranges), *plan.constrained)
+    yield from (plan.step, plan.num_decode, plan.rounds, len(plan.admissions), len(plan.ranges), *plan.constrained)
     for r in plan.ranges:
         yield from (r.row, r.start, r.length, len(r.pages), r.pages[-1], r.num_output, r.samples, r.sampling.seed)

@@ -36,11 +36,13 @@ class Programs:
     sample: Mapping[int, jax.stages.Compiled]  # by S
     sample_masked: Mapping[int, jax.stages.Compiled]  # by S
     score: Mapping[int, jax.stages.Compiled]  # by S
+    decode_rounds: Mapping[BatchLayout, jax.stages.Compiled]
     admit: jax.stages.Compiled
 
     @property
     def count(self) -> int:
-        return len(self.forward) + len(self.score_prompt) + 2 * len(self.sample) + len(self.score) + 1
+        steps = len(self.forward) + len(self.decode_rounds) + len(self.score_prompt)
+        return steps + 2 * len(self.sample) + len(self.score) + 1
 
 
 def compile_programs(
@@ -51,6 +53,7 @@ def compile_programs(
     rows: SamplerRows,
     progress: Progress | None = None,
     entering: Mapping[BatchLayout, jax.ShapeDtypeStruct] | None = None,
+    rounds: int = 1,
 ) -> Programs:
     """Compiles all programs of these buckets for the program's mesh. Nothing is run.
 
@@ -58,7 +61,7 @@ def compile_programs(
     What comes out lies as what goes in, so that a donated array is overwritten in place and no program sees another
     layout than the one that it was compiled for.
     """
-    compiled = compile_lowered(lower_programs(program, layouts, weights, pool, rows, entering), progress)
+    compiled = compile_lowered(lower_programs(program, layouts, weights, pool, rows, entering, rounds), progress)
 
     def of(name: str) -> dict:
         return {key: program for (kind, key), program in compiled.items() if kind == name}
@@ -69,6 +72,7 @@ def compile_programs(
         sample=of("sample"),
         sample_masked=of("sample_masked"),
         score=of("score"),
+        decode_rounds=of("decode_rounds"),
         admit=compiled["admit", 0],
     )
 
@@ -80,10 +84,11 @@ def lower_programs(
     pool: Pool,
     rows: SamplerRows,
     entering: Mapping[BatchLayout, jax.ShapeDtypeStruct] | None = None,
+    rounds: int = 1,
 ) -> dict[tuple[str, object], jax.stages.Lowered]:
     """Every program by its name and its bucket.
 
-    entering: what the last stage of a pipeline takes from those before it.
+    entering: what the last stage of a pipeline takes from those before it. rounds: see `steps.decode_rounds`.
     """
     whole = everywhere(program.mesh)
     split = NamedSharding(program.mesh, spec_of(("tokens", "vocab")))
@@ -101,6 +106,13 @@ def lower_programs(
             donate_argnums=(1, 2),
             out_shardings=(pool_lies, whole, whole, split, whole, tokens),
         )
+        if rounds > 1 and layout.tokens == layout.sequences:
+            decode = jax.jit(
+                functools.partial(steps.decode_rounds, program, layout, rounds),
+                donate_argnums=(1, 2),
+                out_shardings=(pool_lies, whole, whole),
+            )
+            lowered["decode_rounds", layout] = decode.lower(weights, pool, rows, integers(layout.size))
         handed = () if entering is None else (entering[layout],)
         lowered["forward", layout] = step.lower(weights, pool, rows.last_token, integers(layout.size), *handed)
         *_, logits, _, hidden = lowered["forward", layout].out_info

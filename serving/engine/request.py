@@ -67,15 +67,17 @@ class SamplingParams:
     @property
     def is_greedy_plain(self) -> bool:
         """True where the token is the argmax of the raw logits, so the step needs no sampler state at all."""
+        return self.temperature == 0.0 and not self.needs_row
+
+    @property
+    def needs_row(self) -> bool:
+        """Whether draws depend on more than the logits and the numbers in the batch, so that a row must be set up."""
         return (
-            self.temperature == 0.0
-            and self.presence_penalty == 0.0
-            and self.frequency_penalty == 0.0
-            and self.repetition_penalty == 1.0
-            and not self.logit_bias
-            and not self.allowed_token_ids
-            and not self.bad_words
-            and self.min_tokens == 0
+            self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or self.repetition_penalty != 1.0
+            or bool(self.logit_bias or self.allowed_token_ids or self.bad_words)
+            or self.min_tokens > 0
         )
 
 

@@ -89,7 +89,7 @@ def sample(
         logits = jnp.where(_unpacked(masks, logits.shape[1]), logits, -jnp.inf)
     peak = jnp.max(logits, axis=-1)
     tokens = lax.cond(
-        jnp.any(_is_random(params)),
+        jnp.any(is_random(params)),
         lambda: _draw(logits, peak, params),
         lambda: _first_max(logits)[1],
     )
@@ -110,7 +110,7 @@ def top_logprobs(logits: Array, token_ids: Array, k: int = MAX_LOGPROBS) -> tupl
     return (chosen - log_mass)[:, 0], rank, top_ids, top - log_mass
 
 
-def _is_random(params: SampleParams) -> Array:
+def is_random(params: SampleParams) -> Array:
     return params.needs_sample & (params.temperature > 0)
 
 
@@ -194,8 +194,8 @@ def _banned_bad_words(rows: SamplerRows, params: SampleParams) -> Array:
 def kept_from(logits: Array, peak: Array, params: SampleParams) -> Array:
     """[S] float32: the least logit that top_k and top_p keep, of edited logits [S, V] with maximum `peak` [S]."""
     all_kept = jnp.full(peak.shape, -jnp.inf)
-    by_k = _is_random(params) & (params.top_k > 0) & (params.top_k < logits.shape[1])
-    by_p = _is_random(params) & (params.top_p < 1)
+    by_k = is_random(params) & (params.top_k > 0) & (params.top_k < logits.shape[1])
+    by_p = is_random(params) & (params.top_p < 1)
 
     def kth_largest() -> Array:
         low = jnp.min(_float_order(logits), axis=-1)

@@ -19,7 +19,7 @@ hold pages, so it always advances; and a lower class has its elder (`policies/ag
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nlargest
 
 from serving.engine.block_pool import BlockPool
@@ -27,7 +27,7 @@ from serving.engine.constraint import Constraint
 from serving.engine.draft import Draft, Issued
 from serving.engine.finishing import finish_reason
 from serving.engine.intake import refuse_malformed, refuse_unfitting, refuse_unpinnable
-from serving.engine.plan import Range, StepPlan, StepResult
+from serving.engine.plan import StepPlan, StepResult
 from serving.engine.policies.aging import Aging
 from serving.engine.policies.deadline import Deadlines
 from serving.engine.policies.order import RANKS
@@ -75,7 +75,8 @@ class Scheduler:
     `vocab_size` the token ids, `max_share_waits` the plans for which a sequence waits for another one's prefill of
     the same prefix. `token_buckets` are the step sizes that are compiled (empty: not known), `target_inter_token` the
     seconds that a step may take while streams of the foreground decode (None: any), `aging` the seconds for which
-    a class may stand still. Times are seconds on one clock of the caller's. Every plan that is returned must be run,
+    a class may stand still, `decode_rounds` the tokens that the device draws of each sequence by itself where nothing
+    else is to be done. Times are seconds on one clock of the caller's. Every plan that is returned must be run,
     in order.
     """
 
@@ -92,6 +93,7 @@ class Scheduler:
         token_buckets: tuple[int, ...] = (),
         target_inter_token: float | None = None,
         aging: float = 30.0,
+        decode_rounds: int = 1,
     ) -> None:
         if not 1 <= max_num_seqs <= max_num_batched_tokens:
             raise ValueError(
@@ -112,6 +114,8 @@ class Scheduler:
             self._cost,
             max_num_batched_tokens=max_num_batched_tokens,
             target_seconds=target_inter_token,
+            max_model_len=max_model_len,
+            decode_rounds=decode_rounds,
         )
         self._deadlines = Deadlines()
         self._aging = Aging(aging)
@@ -259,7 +263,7 @@ class Scheduler:
             raise ValueError(f"step {plan.step}: a range that samples must have a token, and no other may")
         issued = self._issued.popleft()
         if seconds is not None:
-            self._cost.observe(issued.num_tokens, seconds)
+            self._cost.observe(issued.num_tokens, seconds / plan.rounds)
         events: list[TokenEvent] = []
         accepted = 0
         for sequence, planned, computed in zip(issued.owners, plan.ranges, result.ranges, strict=True):
@@ -276,8 +280,12 @@ class Scheduler:
                 self._roster.remove(sequence)
                 events.append(sequence.event(reason=FinishReason.ERROR, error=NOTHING_TO_DRAW))
             else:
+                event = self._accept(sequence, planned.num_output, token_id, computed.logprobs)
                 accepted += 1
-                events.append(self._accept(sequence, planned, token_id, computed.logprobs))
+                if computed.following and event.finish_reason is None:
+                    event = self._accept_following(sequence, planned.num_output, event, computed.following)
+                    accepted += len(event.token_ids) - 1
+                events.append(event)
         self._generation_tokens += accepted
         return events
 
@@ -285,12 +293,13 @@ class Scheduler:
         """Raises AssertionError where rows, pages and sequences do not add up. For tests: visits everything."""
         self._roster.check(self._pins.tables)
         for sequence in self._roster:
-            samples = sum(
-                owner is sequence and planned.samples
+            samples = [
+                issued.plan.rounds
                 for issued in self._issued
                 for owner, planned in zip(issued.owners, issued.plan.ranges, strict=True)
-            )
-            assert sequence.in_flight == samples
+                if owner is sequence and planned.samples
+            ]
+            assert len(samples) <= sequence.in_flight <= sum(samples)
 
     def _issue(self, draft: Draft) -> StepPlan | None:
         if not draft.decoding and not draft.prefilling:
@@ -305,8 +314,8 @@ class Scheduler:
                 self._sharing.publish(sequence)
         return issued.plan
 
-    def _accept(self, sequence: Sequence, planned: Range, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
-        """Appends the token that `planned` sampled, and ends the stream where that ends it."""
+    def _accept(self, sequence: Sequence, num_output: int, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
+        """Appends a token that was sampled after `num_output` others, and ends the stream where that ends it."""
         tokens = sequence.tokens
         tokens.append(token_id)
         sequence.in_flight -= 1
@@ -318,13 +327,31 @@ class Scheduler:
         reason, stop_token_id = finish_reason(
             token_id,
             sequence.sampling,
-            num_output=planned.num_output,
+            num_output=num_output,
             num_tokens=len(tokens),
             max_tokens=sequence.max_length,
         )
         if reason is not None:
             self._roster.remove(sequence)
         return sequence.event(token_id, logprobs, reason, stop_token_id)
+
+    def _accept_following(
+        self, sequence: Sequence, num_output: int, event: TokenEvent, following: tuple[int, ...]
+    ) -> TokenEvent:
+        """`event` with the tokens of further rounds, up to the one that ends the stream."""
+        token_ids = list(event.token_ids)
+        for number, token_id in enumerate(following, num_output + 1):
+            if token_id < 0:
+                self._roster.remove(sequence)
+                return replace(
+                    event, token_ids=tuple(token_ids), finish_reason=FinishReason.ERROR, error=NOTHING_TO_DRAW
+                )
+            token_ids.append(token_id)
+            last = self._accept(sequence, number, token_id, None)
+            if last.finish_reason is not None:
+                reason, stop = last.finish_reason, last.stop_token_id
+                return replace(event, token_ids=tuple(token_ids), finish_reason=reason, stop_token_id=stop)
+        return replace(event, token_ids=tuple(token_ids))
 
     def _end_at_deadline(self, sequence: Sequence) -> None:
         if sequence.queue_seconds is None:

@@ -45,6 +45,7 @@ class Sequence:
         "passed",
         "queue_seconds",
         "rank",
+        "repeats",
         "request",
         "request_id",
         "root",
@@ -84,6 +85,8 @@ class Sequence:
         self.end_tokens = frozenset(sampling.eos_token_ids + sampling.stop_token_ids)
         self.max_length = min(self.num_prompt + sampling.max_tokens, max_model_len)
         self.scoring_only = sampling.max_tokens == 0
+        # Whether its draws depend on logits and the numbers in the batch alone, so that the device can go on by itself.
+        self.repeats = constraint is None and sampling.logprobs is None and not sampling.needs_row
         # The last token of a stream is delivered and never computed, unless nothing is sampled at all.
         self.num_positions = self.max_length if self.scoring_only else self.max_length - 1
         # A stream that continues has delivered its prompt's logprobs with its first event, before it was lost.
@@ -201,6 +204,13 @@ class Sequence:
         self.computed = end
         self.in_flight += samples
         return planned
+
+    def repeat(self, rounds: int) -> None:
+        """Lengthens the range just planned, of one position that samples, by the rounds that the device goes on for;
+        those after the last token that the stream may have are not counted, and nobody waits for them."""
+        further = min(rounds - 1, self.num_positions - self.computed)
+        self.computed += further
+        self.in_flight += further
 
     def gather(self, planned: Range, result: RangeResult) -> None:
         """Keeps the prompt logprobs of a range. After preemption some positions are computed, and scored, again."""

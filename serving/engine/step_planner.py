@@ -4,6 +4,7 @@
     2  prefill of those, as far as the step's budget goes
     3  admission of those of the foreground that wait; for them, background sequences give up rows and pages
     4  the same for the background, with what is left
+    5  several tokens for each sequence at once, where all of them decode and nobody waits
 
 With batch work absent, 4 is nothing. A background sequence is looked at only when all others have their part, so it
 yields within the step in which somebody else needs its row, its pages or its tokens.
@@ -34,6 +35,8 @@ class StepPlanner:
         *,
         max_num_batched_tokens: int,
         target_seconds: float | None,
+        max_model_len: int,
+        decode_rounds: int = 1,
     ) -> None:
         self.drain_rate = DrainRate()
         self.queried_tokens = 0
@@ -42,6 +45,8 @@ class StepPlanner:
         self._cost = cost
         self._max_tokens = max_num_batched_tokens
         self._target_seconds = target_seconds
+        self._max_model_len = max_model_len
+        self._rounds = decode_rounds
 
     def draft(self, now: float) -> Draft:
         """The next step; `draft.hopeless` are those found waiting whose deadline cannot be met, to be ended."""
@@ -58,7 +63,31 @@ class StepPlanner:
         if not blocked:
             departures += self._admit_waiting(draft, BACKGROUND_RANKS, now)[0]
         self.drain_rate.observe(now, departures)
+        if self._rounds > 1 and self._may_repeat(draft):
+            draft.repeat(self._rounds)
         return draft
+
+    def _may_repeat(self, draft: Draft) -> bool:
+        """Whether nothing can change before the device has drawn several tokens of each sequence: nobody waits, all
+        decode, and there are pages for what is drawn. Pages taken for it in vain are used in the steps to come."""
+        if draft.chunks or draft.admissions or not draft.decoding or len(self._roster.waiting):
+            return False
+        further, useful = self._rounds - 1, False
+        for sequence in draft.decoding:
+            if not sequence.repeats or sequence.computed + further > self._max_model_len:
+                return False
+            useful = useful or sequence.num_positions - sequence.computed >= further
+        return useful and all(self._cover(sequence, further) for sequence in draft.decoding)
+
+    def _cover(self, sequence: Sequence, further: int) -> bool:
+        """Pages for `further` positions more, if the pool has them to spare; nobody is preempted for it."""
+        missing = self._roster.pool.pages_for(sequence.computed + further) - len(sequence.page_table)
+        if missing > 0:
+            taken = self._roster.pool.take(missing)
+            if taken is None:
+                return False
+            sequence.page_table = (*sequence.page_table, *taken)
+        return True
 
     def _add_decodes(self, draft: Draft, running: list[Sequence]) -> list[Sequence]:
         """One token for each sequence that has one position to compute, in precedence; returns those that have more,

@@ -3,13 +3,14 @@
     forward   tokens of the batch through the model and its pages, then logits and the greedy token of each sequence
     sample    instead of the greedy token, where some sequence asks for more
     sample_masked  the same under grammars: dispatched once the host, beside `forward`, has computed their masks
+    decode_rounds  forward and the draw several times over, each with the tokens of the one before
     score     log-probabilities of the tokens drawn
     score_prompt   log-probabilities of the prompt's own tokens
 
 One forward program a token bucket; the others are small. A batch that is all greedy runs `forward` and nothing else.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -113,6 +114,49 @@ def forward(
         entering = program.split_tokens(_token_ids(fields, layout, last_token))
     hidden, pool = _walked(program, model, layout, fields, pool, entering)
     return pool, *_drawn(program, model, fields, last_token, hidden), hidden
+
+
+def decode_rounds(
+    program: ModelProgram,
+    layout: BatchLayout,
+    rounds: int,
+    weights: tuple[Array, ...],
+    pool: Pool,
+    rows: SamplerRows,
+    vector: Array,
+) -> tuple[Pool, SamplerRows, Array]:
+    """Returns (pool, rows, tokens [rounds, S]) of a batch in which each sequence decodes, without memory of its draws.
+
+    A batch that is all greedy draws as `forward` does; which of the two, the device looks up once.
+    """
+    random = jnp.any(sampling.is_random(sample_params(_sequences(unpack(vector, layout)))))
+
+    def one(state: tuple[Pool, SamplerRows, Array], _: None) -> tuple[tuple[Pool, SamplerRows, Array], Array]:
+        pool, rows, vector = state
+        pool, last_token, tokens, logits, sequences, _hidden = forward(
+            program, layout, weights, pool, rows.last_token, vector
+        )
+        rows = replace(rows, last_token=last_token)
+        rows, tokens = lax.cond(random, lambda: sample(program, rows, logits, sequences), lambda: (rows, tokens))
+        return (pool, rows, _one_later(vector, layout)), tokens
+
+    (pool, rows, _), tokens = lax.scan(one, (pool, rows, vector), length=rounds)
+    return pool, rows, tokens
+
+
+def _one_later(vector: Array, layout: BatchLayout) -> Array:
+    """The batch in which each sequence decodes one position further, from the token just drawn."""
+    parts = vector.reshape(layout.shards, -1)
+    places = slices_of(layout)
+    begin, end, shape = places["sequences"]
+    block = parts[:, begin:end].reshape(layout.shards, *shape)
+    real = jnp.arange(shape[1]) < parts[:, places["counts"][0] + 1, None]  # num_seqs
+    block = block.at[:, SEQUENCE_FIELDS.index("kv_len")].add(real.astype(jnp.int32))
+    flags = SEQUENCE_FIELDS.index("flags")
+    block = block.at[:, flags].set(jnp.where(real, block[:, flags] | FEEDS_BACK, block[:, flags]))
+    parts = parts.at[:, begin:end].set(block.reshape(layout.shards, -1))
+    begin, end, _ = places["positions"]
+    return parts.at[:, begin:end].add(1).reshape(-1)
 
 
 def pass_on(

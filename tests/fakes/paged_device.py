@@ -6,6 +6,7 @@ plan names, as it was before the step (whether a range could see what another on
 the kernel, so a plan must not need it). The next token is a function of that number: streams are deterministic.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 from serving.engine.plan import Range, RangeResult, StepPlan, StepResult
@@ -109,7 +110,25 @@ class PagedDevice:
         slots = [slot for planned in plan.ranges for slot in self._write(planned, self._rows[planned.row])]
         assert len(set(slots)) == len(slots), "two ranges write one position of a page"
         self.tokens_computed += plan.num_tokens
-        return StepResult(ranges=tuple(self._result(planned, self._rows[planned.row]) for planned in plan.ranges))
+        results = [self._result(planned, self._rows[planned.row]) for planned in plan.ranges]
+        assert plan.rounds == 1 or plan.num_decode == len(plan.ranges)
+        for _ in range(1, plan.rounds):
+            results = [self._go_on(planned, found) for planned, found in zip(plan.ranges, results, strict=True)]
+        return StepResult(ranges=tuple(results))
+
+    def _go_on(self, planned: Range, found: RangeResult) -> RangeResult:
+        """The next position of a range, from the token that was just drawn."""
+        row = self._rows[planned.row]
+        assert found.logprobs is None
+        assert not row.sampling.needs_row
+        position = len(row.token_ids) - 1
+        assert position // self._page_size < len(planned.pages), "a further round has no page"
+        self._write(dataclasses.replace(planned, start=position, length=1), row)
+        held = row.held[-1]
+        token_id = next_token(held, row.sampling, len(row.token_ids) - row.num_prompt)
+        row.token_ids.append(token_id)
+        row.held.append(content(held, token_id))
+        return dataclasses.replace(found, following=(*found.following, token_id))
 
     def _check(self, planned: Range, row: _Row) -> None:
         size, start, end = self._page_size, planned.start, planned.start + planned.length

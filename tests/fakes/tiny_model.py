@@ -16,6 +16,7 @@ PAGE_SIZE = 8
 NUM_PAGES = 512
 MAX_NUM_SEQS = 32
 BUCKETS = (1, 8, 32, 128)
+DECODE_ROUNDS = 4
 CONFIG = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 32,
@@ -44,5 +45,6 @@ def tiny_executor() -> Executor:
         page_size=PAGE_SIZE,
         num_pages=NUM_PAGES,
         token_buckets=BUCKETS,
+        decode_rounds=DECODE_ROUNDS,
     )
     return Executor(model, shape, limits, attention_body("reference"), jnp.dtype("float32"))

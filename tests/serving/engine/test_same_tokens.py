@@ -13,7 +13,15 @@ from serving.engine.block_pool import BlockPool
 from serving.engine.engine import EngineLoop
 from serving.engine.request import FinishReason, GenerateRequest, SamplingParams, TokenEvent
 from serving.engine.scheduler import Scheduler
-from tests.fakes.tiny_model import MAX_MODEL_LEN, MAX_NUM_SEQS, NUM_PAGES, PAGE_SIZE, VOCAB_SIZE, tiny_executor
+from tests.fakes.tiny_model import (
+    DECODE_ROUNDS,
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    NUM_PAGES,
+    PAGE_SIZE,
+    VOCAB_SIZE,
+    tiny_executor,
+)
 
 ROUNDING = 1e-4  # of a logit: two best logits nearer than this may change places with the order of a sum
 
@@ -55,7 +63,7 @@ def crowd(count: int) -> list[GenerateRequest]:
 class Run:
     """One scheduler over the shared executor."""
 
-    def __init__(self, budget: int = 128, pages: int = NUM_PAGES, caching: bool = True) -> None:
+    def __init__(self, budget: int = 128, pages: int = NUM_PAGES, caching: bool = True, rounds: int = 1) -> None:
         self.pool = BlockPool(pages, PAGE_SIZE, prefix_caching=caching)
         self.scheduler = Scheduler(
             max_model_len=MAX_MODEL_LEN,
@@ -64,6 +72,7 @@ class Run:
             max_waiting=100,
             pool=self.pool,
             vocab_size=VOCAB_SIZE,
+            decode_rounds=rounds,
         )
         self.loop = EngineLoop(self.scheduler, tiny_executor(), now=lambda: 0.0)
         self.ends: dict[str, TokenEvent] = {}
@@ -123,6 +132,25 @@ def test_among_thirty_one_others(kind: str, alone: dict[str, list[int]]) -> None
 @pytest.mark.parametrize("kind", SAMPLING)
 def test_in_any_chunking(kind: str, budget: int, alone: dict[str, list[int]]) -> None:
     assert_same(kind, alone[kind], Run(budget=budget).tokens(request(kind))["watched"])
+
+
+@pytest.mark.parametrize("company", [0, 5, 20])
+@pytest.mark.parametrize("kind", ["greedy", "seeded", "filtered"])
+def test_several_tokens_at_a_time(kind: str, company: int, alone: dict[str, list[int]]) -> None:
+    run = Run(rounds=DECODE_ROUNDS)
+    repeated = dataclasses.replace(request("seeded"), sampling=SAMPLING[kind])
+    others = [dataclasses.replace(repeated, request_id=f"other-{i}") for i in range(company)]
+    made = run.tokens(*others, request(kind))
+    assert_same(kind, alone[kind], made["watched"])
+    assert run.scheduler.stats.steps < 20, "each token had a step of its own"
+
+
+@pytest.mark.parametrize("kind", ["penalised", "edited"])
+def test_draws_that_remember_are_made_one_at_a_time(kind: str, alone: dict[str, list[int]]) -> None:
+    run = Run(rounds=DECODE_ROUNDS)
+    made = run.tokens(request(kind), request("greedy", "other"))
+    assert_same(kind, alone[kind], made["watched"])
+    assert run.scheduler.stats.steps >= 24
 
 
 @pytest.mark.parametrize("kind", SAMPLING)

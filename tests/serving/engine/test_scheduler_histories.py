@@ -15,7 +15,19 @@ from tests.fakes.paged_device import VOCAB_SIZE, PagedDevice, Stream, expected_s
 
 BLOCKS = 20
 HISTORIES_PER_BLOCK = 500
-COUNTED = ("preemptions", "hits", "aborts", "zombies", "losses", "refusals", "scored", "stopped", "deadlines", "pins")
+COUNTED = (
+    "preemptions",
+    "hits",
+    "aborts",
+    "zombies",
+    "losses",
+    "refusals",
+    "scored",
+    "stopped",
+    "deadlines",
+    "pins",
+    "repeated",
+)
 
 
 class _Client:
@@ -78,6 +90,7 @@ class _History:
         self.pin_rate = rng.choice((0.0, 0.0, 0.05))
         self.aging = rng.choice((0.04, 0.2, 30.0))  # seconds, of which a step takes 0.01
         self.target = rng.choice((None, None, 0.01))
+        self.rounds = rng.choice((1, 1, 2, 4))
         self.prefixes = [self._tokens(rng.randint(1, 14)) for _ in range(2)]
         self.clients: dict[str, _Client] = {}
         self.now = 0.0
@@ -118,6 +131,7 @@ class _History:
             pool=BlockPool(self.num_pages, self.page_size, prefix_caching=self.prefix_caching),
             target_inter_token=self.target,
             aging=self.aging,
+            decode_rounds=self.rounds,
         )
         self.device = PagedDevice(
             num_pages=self.num_pages,
@@ -231,7 +245,9 @@ class _History:
         self.scheduler.check()
         named = [event.request_id for event in events]
         assert len(set(named)) == len(named), "a stream got two events from one step"
-        self.counts["zombies"] += sum(r.samples for r in plan.ranges) - sum(len(e.token_ids) for e in events)
+        drawn = plan.rounds * sum(r.samples for r in plan.ranges)
+        self.counts["zombies"] += drawn - sum(len(e.token_ids) for e in events)
+        self.counts["repeated"] += plan.rounds > 1
         for event in events:
             self.clients[event.request_id].receive(event)
 
