@@ -63,8 +63,8 @@ def test_a_fault_of_a_mesh_file_names_that_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "meshes").glob("*.toml")), ids=lambda path: path.stem)
 def test_a_mesh_that_comes_with_weft_is_what_its_name_says(path: Path) -> None:
-    axis, size = path.stem.split("-")
-    assert load_mesh(path) == MeshConfig(**{axis: int(size)})
+    words = path.stem.split("-")
+    assert load_mesh(path) == MeshConfig(**dict(zip(words[::2], map(int, words[1::2]), strict=True)))
 
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "deployments").glob("*.toml")), ids=lambda path: path.stem)
