@@ -88,14 +88,14 @@ class Generation:
     async def _admitted(self) -> AsyncIterator[None]:
         n = max(self._requests[0].options.n, 1)
         service, principal = self._service, self._caller.principal
-        service.gateway.knock(principal)
+        wish = self._requests[0].priority
+        service.gateway.knock(principal, wish)
         slots = service.slots.take(n * len(self._requests), param="prompt" if n == 1 else "n")
         with self._named_for_client(), slots:
             with service.gateway.preparing():
                 for request in self._requests:
                     self.prepared.append(await service.generator.prepare(request))
                     service.metrics.prompt_tokens.observe(self.prepared[-1].prompt_tokens)
-            wish = self._requests[0].priority
             ask = Ask.of(self.prepared, model=service.card.name, stream=self._stream, priority=wish)
             async with service.gateway.admit(principal, ask) as self.lease:
                 self._caller.reply_fields.update(self.lease.metadata)

@@ -2,7 +2,7 @@
 
     principal = await gateway.authenticate(Credentials.of(headers))
     principal.require(Scope.INFERENCE)
-    gateway.knock(principal)                    # before the prompt is read: refuses at once what is sure to be refused
+    gateway.knock(principal, wished)            # before the prompt is read: refuses at once what is sure to be refused
     with gateway.preparing():
         prepared = [await generator.prepare(request)]
     async with gateway.admit(principal, Ask.of(prepared, model=name, stream=True)) as lease:
@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 
 from serving.access import AccessConfig
 from serving.engine.client import Engine
+from serving.engine.request import Priority
 from serving.errors import OverloadedError, RateLimitedError, WeftError
 from serving.gateway.ask import Ask
 from serving.gateway.gateway_metrics import GatewayMetrics
@@ -121,14 +122,16 @@ class Gateway:
         """Raises AuthenticationError, ForbiddenError; OverloadedError where keys cannot be looked up now."""
         return await self._identity.principal(credentials)
 
-    def knock(self, principal: Principal) -> None:
-        """Raises what `admit` is sure to raise now, for a cheap refusal before a prompt is rendered and encoded."""
+    def knock(self, principal: Principal, wished: Priority | None = None, *, wish_is_known: bool = True) -> None:
+        """Raises what `admit` is sure to raise now, for a cheap refusal before a prompt is rendered and encoded. Before
+        a body is read its wish for a class is not known, and may be for a better one than the usual."""
         with _refusals_counted(self._metrics, principal):
             self._check_open()
             full_for = self._full_until.get(principal.tenant, 0.0) - self._now()
             if full_for > 0:
                 raise _limited("requests_per_minute", principal.limits.requests_per_minute or 0, full_for)
-            self._queue.knock(principal.best_priority)
+            if wish_is_known or principal.best_priority is principal.priority:
+                self._queue.knock(class_of(principal, wished))
 
     def preparing(self) -> AbstractContextManager[None]:
         """Around the rendering and encoding of a prompt: whoever knocks meanwhile comes after it."""
