@@ -286,6 +286,12 @@ async def test_overload_goes_up_the_ladder_and_comes_down_again(clock: Clock) ->
     later = await refusal(gateway, who, ask("more"))
     assert isinstance(later, OverloadedError)
     assert later.retry_after > refused.retry_after  # one after the other, at the rate of the rows
+    with pytest.raises(OverloadedError):
+        gateway.knock(who)
+    gateway.knock(who, Priority.INTERACTIVE)  # goes before all that wait
+    gateway.knock(who, wish_is_known=False)  # may wish for that
+    with pytest.raises(OverloadedError):
+        gateway.knock(principal(), wish_is_known=False)  # may not
     async with gateway.admit(who, ask("lost", continues=True)) as resumed:
         assert resumed.output_cap is None
     for lease, events in begun:
