@@ -23,6 +23,8 @@ DENSE: list[Mesh] = [
     {"data": 2, "pipeline": 2, "tensor": 2},
 ]
 ROUTED: list[tuple[Mesh, Wish]] = [
+    ({"tensor": 8}, "sum"),
+    ({"pipeline": 4, "tensor": 2}, "sum"),
     ({"expert": 8}, "sum"),
     ({"expert": 8}, "all-to-all"),
     ({"expert": 2, "tensor": 4}, "sum"),
@@ -40,21 +42,20 @@ def main() -> int:
     every = [name for one in FAMILIES for name in one.architectures]
     parser = argparse.ArgumentParser(prog="scripts/check_meshes", description=__doc__)
     parser.add_argument("architectures", nargs="*", choices=[[], *every], metavar="ARCHITECTURE", help="by default all")
+    parser.add_argument("--products", action="store_true", help="only the mesh that has an axis of each kind")
+    chosen = parser.parse_args()
     print("| architecture | mesh | experts by | streams that differ |\n|---|---|---|---|", flush=True)
-    good = [row for name in parser.parse_args().architectures or every for row in rows(name)]
+    good = [row for name in chosen.architectures or every for row in rows(name, chosen.products)]
     print(f"{sum(good)} of {len(good)} give the tokens of one device")
     return 0 if all(good) else 1
 
 
-def rows(name: str) -> list[bool]:
+def rows(name: str, products: bool) -> list[bool]:
     parsed = family(name).parse(CONFIG | LARGER | {"architectures": [name]})
     routed = family(name).shape(parsed).experts > 0
     alone = serve(executor(name, {}, **LARGER))
-    meshes: list[tuple[Mesh, Wish]] = [(sizes, "auto") for sizes in DENSE] if not routed else []
-    return [row(name, sizes, wish, alone) for sizes, wish in meshes + (ROUTED + _LEAST if routed else [])]
-
-
-_LEAST: list[tuple[Mesh, Wish]] = [({"tensor": 8}, "auto"), ({"pipeline": 4, "tensor": 2}, "auto")]
+    meshes: list[tuple[Mesh, Wish]] = ROUTED if routed else [(sizes, "auto") for sizes in DENSE]
+    return [row(name, sizes, wish, alone) for sizes, wish in (meshes[-1:] if products else meshes)]
 
 
 def row(name: str, sizes: Mesh, wish: Wish, alone: list[Stream]) -> bool:

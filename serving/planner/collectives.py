@@ -59,7 +59,8 @@ def _counted(name: str, computations: dict[str, list[str]], layers: int) -> Coun
     for line in computations[name][1:]:
         match = _COLLECTIVE.search(line)
         if match is not None:
-            found[_collective(match, line)] += 1
+            one = _collective(match, line)
+            found[_of_its_rows(one, line, computations[name]) if one.kind == "ragged-all-to-all" else one] += 1
             continue
         for called in _called(line):
             if called in computations:
@@ -99,13 +100,23 @@ def _computations(hlo: str) -> Iterator[tuple[str, list[str]]]:
 def _collective(match: re.Match[str], line: str) -> Collective:
     sizes = [_size(array) for array in _ARRAY.finditer(match["shape"])]
     size = sum(sizes)
-    if match["kind"] == "ragged-all-to-all" and match["start"]:
-        # Beside the rows stand the room for all that could arrive, and offsets: the rows are the smaller of the two.
-        return Collective(match["kind"], min(sorted(sizes)[-3:]), _group(line))
     if match["start"] and match["shape"].startswith("("):
         # A start returns its operands beside its results: for an all-reduce as large, for an all-gather smaller.
         size = size // 2 if match["kind"] == "all-reduce" else max(sizes)
     return Collective(match["kind"], size, _group(line))
+
+
+def _of_its_rows(one: Collective, line: str, lines: list[str]) -> Collective:
+    """A ragged all-to-all by the rows that are sent: one side has them, the other has room for all that could arrive.
+
+    Its first two operands are the rows to send and what the arriving ones are written into.
+    """
+    sizes = [one.size]
+    for name in re.findall(r"%([\w.-]+)", line.split("ragged-all-to-all", 1)[1].split("(", 1)[1])[:2]:
+        defined = next((text for text in lines if text.strip().removeprefix("ROOT ").startswith(f"%{name} = ")), "")
+        arrays = [_size(array) for array in _ARRAY.finditer(defined.split(" = ", 1)[-1].split("(", 1)[0])]
+        sizes += arrays[:1]
+    return Collective(one.kind, min(sizes), one.group)
 
 
 def _group(line: str) -> int:

@@ -51,6 +51,21 @@ def test_a_loop_that_tells_its_length_runs_that_often_and_a_start_counts_its_res
     )
 
 
+# A dispatch to experts, as libtpu writes it: few rows go into room for all that could arrive.
+RAGGED = """HloModule jit_f
+
+ENTRY %main (p0: bf16[32,1024]) -> bf16[128,1024] {
+  %rows = bf16[32,1024]{1,0} parameter(0)
+  %room = bf16[128,1024]{1,0} broadcast(%zero)
+  ROOT %arrived = bf16[128,1024]{1,0} ragged-all-to-all(%rows, %room, %a, %b, %c, %d), replica_groups={{0,1,2,3}}
+}
+"""
+
+
+def test_a_ragged_all_to_all_counts_its_rows_and_not_the_room_for_them() -> None:
+    assert collectives_of(RAGGED, layers=1) == Counter({Collective("ragged-all-to-all", 32 * 1024 * 2, 4): 1})
+
+
 def test_groups_that_cannot_be_read_are_an_error_and_not_a_guess() -> None:
     with pytest.raises(ValueError, match="groups"):
         collectives_of(GPU.replace("replica_groups={{0,1,2,3}}, to_apply", "to_apply"), layers=1)

@@ -8,7 +8,8 @@ import jax
 import pytest
 
 from serving.engine.executor import Executor
-from tests.sharding.eight_devices.tiny_engine import LAYERS, Stream, executor, serve, ties
+from serving.planner.collectives import collectives_of
+from tests.sharding.eight_devices.tiny_engine import LAYERS, SEQUENCES, Stream, executor, serve, ties
 
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute", "collective-broadcast")
 
@@ -29,9 +30,22 @@ def test_eight_devices_give_the_tokens_of_one(eight: Executor, alone: list[Strea
     assert ties(alone, serve(eight)) <= 1
 
 
-@pytest.mark.parametrize("sizes", [{"tensor": 2}, {"expert": 2, "tensor": 2}])
-def test_fewer_devices_give_the_tokens_of_one(sizes: dict[str, int], alone: list[Stream]) -> None:
-    assert ties(alone, serve(executor("LlamaForCausalLM", sizes))) <= 1
+def test_data_shards_of_a_pipeline_give_the_tokens_of_one_device(alone: list[Stream]) -> None:
+    split = executor("LlamaForCausalLM", {"data": 2, "pipeline": 2, "tensor": 2})
+    assert ties(alone, serve(split, lanes=2)) <= 1
+
+
+def test_data_shards_of_a_dense_model_tell_each_other_their_tokens_and_nothing_else(alone: list[Stream]) -> None:
+    split = executor("LlamaForCausalLM", {"data": 4, "tensor": 2})
+    assert ties(alone, serve(split)) <= 1
+    (program,) = split.programs.forward.values()
+    text = program.as_text()
+    assert text is not None
+    found = collectives_of(text, LAYERS)
+    assert sum(count for one, count in found.items() if one.group == 2) == 2 * LAYERS + 3
+    between = [one for one in found if one.group != 2]
+    assert between
+    assert max(one.size for one in between) <= 4 * SEQUENCES
 
 
 def test_qwen3_gives_the_tokens_of_one_device() -> None:

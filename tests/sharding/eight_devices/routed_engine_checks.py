@@ -4,14 +4,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from models.split_experts import Wish
 from tests.models.forward import dense_logits
 from tests.sharding.eight_devices.tiny_engine import CONFIG, ROUNDING, executor, family, requests, serve, ties
 
 
-@pytest.mark.parametrize("name", ["GptOssForCausalLM", "DeepseekV3ForCausalLM"])
-def test_experts_on_a_mesh_give_the_tokens_of_one_device(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "sizes", "exchange"),
+    [
+        ("GptOssForCausalLM", {"expert": 2, "tensor": 2}, "sum"),
+        ("DeepseekV3ForCausalLM", {"data": 2, "pipeline": 2, "expert": 2}, "all-to-all"),
+    ],
+)
+def test_experts_on_a_mesh_give_the_tokens_of_one_device(name: str, sizes: dict[str, int], exchange: Wish) -> None:
     alone = serve(executor(name, {}, layers="stacked", sliding_window=7))
-    assert ties(alone, serve(executor(name, {"expert": 2, "tensor": 2}, layers="stacked", sliding_window=7))) <= 1
+    split = executor(name, sizes, layers="stacked", sliding_window=7, exchange=exchange)
+    assert ties(alone, serve(split, lanes=sizes.get("pipeline", 1))) <= 1
     found = family(name)
     parsed = found.parse(CONFIG | {"architectures": [name], "sliding_window": 7})
     model = found.build(parsed, jnp.dtype("float32"), layers="stacked")
