@@ -77,7 +77,7 @@ class SamplingParams:
             or self.frequency_penalty != 0.0
             or self.repetition_penalty != 1.0
             or bool(self.logit_bias or self.allowed_token_ids or self.bad_words)
-            or self.min_tokens > 0
+            or (self.min_tokens > 0 and bool(self.eos_token_ids or self.stop_token_ids))
         )
 
 

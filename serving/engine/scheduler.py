@@ -37,7 +37,7 @@ from serving.engine.request import FinishReason, GenerateRequest, Priority, Toke
 from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence
 from serving.engine.step_cost import StepCost, buckets_up_to
-from serving.engine.step_planner import StepPlanner
+from serving.engine.step_planner import BURST_SECONDS, StepPlanner
 from serving.errors import OverloadedError, RequestError
 
 NOTHING_TO_DRAW = "no token can be drawn: every token is banned, or the logits are not finite"
@@ -76,8 +76,8 @@ class Scheduler:
     the same prefix. `token_buckets` are the step sizes that are compiled (empty: not known), `target_inter_token` the
     seconds that a step may take while streams of the foreground decode (None: any), `aging` the seconds for which
     a class may stand still, `decode_rounds` the tokens that the device draws of each sequence by itself where nothing
-    else is to be done. Times are seconds on one clock of the caller's. Every plan that is returned must be run,
-    in order.
+    else is to be done, and that takes no more than `burst_seconds`. Times are seconds on one clock of the caller's.
+    Every plan that is returned must be run, in order.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class Scheduler:
         target_inter_token: float | None = None,
         aging: float = 30.0,
         decode_rounds: int = 1,
+        burst_seconds: float = BURST_SECONDS,
     ) -> None:
         if not 1 <= max_num_seqs <= max_num_batched_tokens:
             raise ValueError(
@@ -116,6 +117,7 @@ class Scheduler:
             target_seconds=target_inter_token,
             max_model_len=max_model_len,
             decode_rounds=decode_rounds,
+            burst_seconds=burst_seconds,
         )
         self._deadlines = Deadlines()
         self._aging = Aging(aging)

@@ -23,6 +23,8 @@ from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence
 from serving.engine.step_cost import StepCost
 
+BURST_SECONDS = 0.025  # that the device may go on by itself: who arrives meanwhile waits for it, and for one more
+
 
 class StepPlanner:
     """Plans steps of at most `max_num_batched_tokens`; with `target_seconds`, of no more than fit between two tokens
@@ -37,6 +39,7 @@ class StepPlanner:
         target_seconds: float | None,
         max_model_len: int,
         decode_rounds: int = 1,
+        burst_seconds: float = BURST_SECONDS,
     ) -> None:
         self.drain_rate = DrainRate()
         self.queried_tokens = 0
@@ -47,6 +50,7 @@ class StepPlanner:
         self._target_seconds = target_seconds
         self._max_model_len = max_model_len
         self._rounds = decode_rounds
+        self._burst_seconds = burst_seconds
 
     def draft(self, now: float) -> Draft:
         """The next step; `draft.hopeless` are those found waiting whose deadline cannot be met, to be ended."""
@@ -69,7 +73,8 @@ class StepPlanner:
 
     def _may_repeat(self, draft: Draft) -> bool:
         """Whether nothing can change before the device has drawn several tokens of each sequence: nobody waits, all
-        decode, and there are pages for what is drawn. Pages taken for it in vain are used in the steps to come."""
+        decode, nobody who comes meanwhile waits long, and there are pages for what is drawn. Pages taken for it in vain
+        are used in the steps to come."""
         if draft.chunks or draft.admissions or not draft.decoding or len(self._roster.waiting):
             return False
         further, useful = self._rounds - 1, False
@@ -77,7 +82,10 @@ class StepPlanner:
             if not sequence.repeats or sequence.computed + further > self._max_model_len:
                 return False
             useful = useful or sequence.num_positions - sequence.computed >= further
-        return useful and all(self._cover(sequence, further) for sequence in draft.decoding)
+        step = self._cost.seconds(self._cost.buckets_from(len(draft.decoding))[0])
+        if not useful or step is None or step * self._rounds > self._burst_seconds:
+            return False
+        return all(self._cover(sequence, further) for sequence in draft.decoding)
 
     def _cover(self, sequence: Sequence, further: int) -> bool:
         """Pages for `further` positions more, if the pool has them to spare; nobody is preempted for it."""

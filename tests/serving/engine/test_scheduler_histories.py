@@ -91,6 +91,7 @@ class _History:
         self.aging = rng.choice((0.04, 0.2, 30.0))  # seconds, of which a step takes 0.01
         self.target = rng.choice((None, None, 0.01))
         self.rounds = rng.choice((1, 1, 2, 4))
+        self.burst = rng.choice((0.025, 1.0))
         self.prefixes = [self._tokens(rng.randint(1, 14)) for _ in range(2)]
         self.clients: dict[str, _Client] = {}
         self.now = 0.0
@@ -132,6 +133,7 @@ class _History:
             target_inter_token=self.target,
             aging=self.aging,
             decode_rounds=self.rounds,
+            burst_seconds=self.burst,
         )
         self.device = PagedDevice(
             num_pages=self.num_pages,
