@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 
 from models.interface import Family
 from models.moe import use_grouped_matmul
+from models.quantization import Products, Recipe, parameters_of, quantize_model
 from models.split_experts import Wish, split_experts
 from models.stages import layers_of_stages, on_abstract_mesh
 from pallas_kernels.dispatch import Body, attention_body, grouped_matmul_body
@@ -34,12 +35,14 @@ from sharding.params import placement_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """What one device of the mesh holds, in bytes."""
+    """What one device of the mesh holds, in bytes where nothing else is said."""
 
     parameters: int  # of the whole model, and not bytes
     weights: int
     experts: int  # of the weights, those of routed experts
     gathered: int  # of the weights, an embedding of which a step reads a few rows
+    multiplied: int  # numbers in the weights, without those of experts and of such an embedding
+    multiplied_experts: int  # numbers in the weights of routed experts
     rows: int  # the sampler's state
     position: int  # pages of one position, all layers
 
@@ -72,13 +75,19 @@ class AbstractDeployment:
         body: Body,
         *,
         expert_exchange: Wish = "auto",
+        recipe: Recipe | None = None,
+        products: Products | None = None,
+        cache_dtype: Any = None,
     ) -> None:
+        """recipe, products: of the weights that are kept in fewer bits; cache_dtype: of pages, by default `dtype`."""
         self.shape = family.shape(config)
-        self._mesh, self._limits, self._dtype = mesh, limits, dtype
+        self._mesh, self._limits, self._page_dtype = mesh, limits, cache_dtype or dtype
         self._body = attention_body(body)
         model = family.build(config, dtype, seed=None, layers="stacked")
+        if recipe is not None:
+            quantize_model(model, recipe, products or Products(), mesh)
         use_grouped_matmul(model, checked_matmul(grouped_matmul_body(body)))
-        self._parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nnx.state(model)))
+        self._parameters = sum(parameters_of(variable) for _, variable in nnx.to_flat_state(nnx.state(model)))
         self._model = on_abstract_mesh(model, placement_of(mesh, self.shape.num_heads, self.shape.num_kv_heads))
         split_experts(self._model, mesh, expert_exchange)
         last = stage_meshes(mesh)[-1]
@@ -99,6 +108,8 @@ class AbstractDeployment:
             weights=fullest.nbytes(),
             experts=fullest.nbytes(lambda path, axes: "experts" in axes),
             gathered=fullest.gathered(),
+            multiplied=fullest.numbers(lambda path, axes: "experts" not in axes) - fullest.gathered_numbers(),
+            multiplied_experts=fullest.numbers(lambda path, axes: "experts" in axes),
             rows=len(stages) * sum(map(_local_bytes, jax.tree.leaves(self._rows))),  # those of each lane
             position=max(bytes_on_a_device(stage.pool) for stage in stages) // self._limits.page_size,
         )
@@ -123,7 +134,11 @@ class AbstractDeployment:
 
     def _stages(self, num_pages: int) -> list[Stage]:
         limits = replace(self._limits, num_pages=num_pages)
-        return stages_of(self._model, self.shape, limits, self._body, self._dtype, self._mesh)
+        return stages_of(self._model, self.shape, limits, self._body, self._page_dtype, self._mesh)
+
+
+Chosen = Callable[[tuple[Any, ...], tuple[str | None, ...]], bool]
+"""Of a leaf, by its path and its logical dimensions."""
 
 
 class _Leaves:
@@ -132,7 +147,7 @@ class _Leaves:
     def __init__(self, model: Any) -> None:
         self._flat = nnx.to_flat_state(nnx.state(model))
 
-    def nbytes(self, chosen: Callable[[tuple[Any, ...], tuple[str | None, ...]], bool] | None = None) -> int:
+    def nbytes(self, chosen: Chosen | None = None) -> int:
         """Bytes on a device of the leaves whose path and logical dimensions are chosen; without a choice, of all."""
         return sum(
             _local_bytes(variable.get_value())
@@ -140,10 +155,27 @@ class _Leaves:
             if chosen is None or chosen(path, variable.get_metadata("axes"))
         )
 
+    def numbers(self, chosen: Chosen) -> int:
+        """Of the model's parameters, those on a device in the leaves that are chosen."""
+        return sum(
+            parameters_of(variable) * _local_size(variable.get_value()) // math.prod(variable.get_value().shape)
+            for path, variable in self._flat
+            if chosen(path, variable.get_metadata("axes"))
+        )
+
     def gathered(self) -> int:
         """Of the input embedding, unless it is the output's weights too, which every step reads."""
-        tied = self.nbytes(lambda path, axes: path[0] == "head") == 0
-        return 0 if tied else self.nbytes(lambda path, axes: path[0] == "embedding")
+        return 0 if self._tied() else self.nbytes(_is_embedding)
+
+    def gathered_numbers(self) -> int:
+        return 0 if self._tied() else self.numbers(_is_embedding)
+
+    def _tied(self) -> bool:
+        return self.nbytes(lambda path, axes: path[0] == "head") == 0
+
+
+def _is_embedding(path: tuple[Any, ...], axes: tuple[str | None, ...]) -> bool:
+    return path[0] == "embedding"
 
 
 def _handed_on(lowered: list[jax.stages.Lowered], mesh: Mesh) -> Counter[Collective]:
@@ -167,4 +199,8 @@ def _compiled(tokens: int, layers: int, lowered: jax.stages.Lowered) -> Compiled
 
 
 def _local_bytes(leaf: Any) -> int:
-    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * jnp.dtype(leaf.dtype).itemsize
+    return _local_size(leaf) * jnp.dtype(leaf.dtype).itemsize
+
+
+def _local_size(leaf: Any) -> int:
+    return math.prod(leaf.sharding.shard_shape(leaf.shape))

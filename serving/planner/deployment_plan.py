@@ -11,12 +11,15 @@ from jax.sharding import Mesh
 
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import Family, ModelShape
+from models.quantization import QuantizationError
+from models.quantized_checkpoint import described_weights
 from models.registry import family_of
 from models.split_experts import ExpertExchange, Way, Wish
 from models.tensor_files import read_json
 from serving.config import Deployment
 from serving.engine.kernels import body_for
 from serving.engine.limits import ExecutorLimits, of_a_lane, of_a_shard
+from serving.engine.reduced_precision import page_dtype, products_of, recipe_of
 from serving.errors import ConfigError
 from serving.planner import roofline
 from serving.planner.compiled import AbstractDeployment, CompiledStep, Holdings
@@ -81,24 +84,32 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
     wanted = topology or deployment.plan.topology
     if wanted is None:
         raise ConfigError("say what to plan for: --topology, as in v5p:2x2x2 or h100:8, or plan.topology in the file")
-    family, config = read_architecture(deployment)
+    family, config, fields = read_architecture(deployment)
     try:
         machine = parse_topology(wanted)
         sizes = dataclasses.asdict(deployment.mesh)
         mesh = make_mesh(sizes, devices_of(machine))
         limits = _limits(deployment, family.shape(config), mesh.shape["data"], mesh.shape["pipeline"])
         dtype = jnp.dtype(deployment.model.dtype or "bfloat16")
+        body = body_for(deployment.engine.kernels, machine.chip.kind)
+        products = products_of(deployment.model, machine.chip, body, on_cpu=False, devices=mesh.devices.size)
+        kept = described_weights(family, config, fields, products, recipe_of(deployment.model), deployment.name)
         abstract = AbstractDeployment(
             family,
             config,
             dtype,
             limits,
             mesh,
-            body_for(deployment.engine.kernels, machine.chip.kind),
+            body,
+            recipe=kept.recipe,
+            products=products,
+            cache_dtype=jnp.dtype(page_dtype(deployment.engine.cache_dtype, dtype.name)),
             expert_exchange=deployment.engine.expert_exchange,
         )
     except MeshError as error:
         raise ConfigError(f"mesh: {error}", param="mesh") from error
+    except (QuantizationError, ModelCheckpointError) as error:
+        raise ConfigError(f"quantization: {error}", param="quantization") from error
     except (ValueError, RuntimeError) as error:
         raise ConfigError(str(error), param="topology") from error
     holdings, shape = abstract.holdings(), abstract.shape
@@ -122,8 +133,8 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
     if not plan.fits:
         return dataclasses.replace(plan, advice=_advice(plan, shape, machine.chip))
     tokens = limits.shards * limits.max_num_seqs
-    footprint = _footprint(plan, shape, tokens, dtype.itemsize, limits.shards)
-    alone = _footprint(plan, shape, tokens, dtype.itemsize, 1)  # one prompt is one shard's
+    footprint = _footprint(plan, shape, tokens, limits.shards)
+    alone = _footprint(plan, shape, tokens, 1)  # one prompt is one shard's
     return dataclasses.replace(
         plan,
         decode={
@@ -134,13 +145,16 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
     )
 
 
-def read_architecture(deployment: Deployment) -> tuple[Family, Any]:
-    """The family and its config, by `model.architecture` or the checkpoint's config.json. Raises ConfigError."""
+def read_architecture(deployment: Deployment) -> tuple[Family, Any, dict[str, Any]]:
+    """The family, its config, and the fields of `model.architecture` or of the checkpoint's config.json.
+
+    Raises ConfigError.
+    """
     path = deployment.model.architecture or deployment.model.checkpoint / "config.json"
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8")) if path.suffix == ".toml" else read_json(path)
         family = family_of(fields)
-        return family, family.parse(fields)
+        return family, family.parse(fields), fields
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ModelCheckpointError) as error:
         raise ConfigError(f"{path}: {error}", param="architecture") from error
 
@@ -183,11 +197,11 @@ def _compiled_if_it_fits(
         return {}
 
 
-def _footprint(plan: Plan, shape: ModelShape, tokens: int, itemsize: int, shards: int) -> Footprint:
+def _footprint(plan: Plan, shape: ModelShape, tokens: int, shards: int) -> Footprint:
     """Of a step whose tokens so many data shards share; `tokens` names the compiled step that counts messages."""
     held = plan.holdings
     dense = held.weights - held.experts - held.gathered
-    active = held.experts * shape.experts_per_token / max(1, shape.experts)
+    active = held.multiplied_experts * shape.experts_per_token / max(1, shape.experts)
     value_dim = shape.head_dim if shape.value_dim is None else shape.value_dim
     return Footprint(
         weight_bytes=dense,
@@ -195,7 +209,7 @@ def _footprint(plan: Plan, shape: ModelShape, tokens: int, itemsize: int, shards
         experts=max(1, shape.experts),
         experts_per_token=shape.experts_per_token,
         page_bytes=held.position / shards,
-        flops=2 * (dense / shards + active) / itemsize,
+        flops=2 * (held.multiplied / shards + active),
         attention_flops=2
         * (shape.head_dim + value_dim)
         * shape.num_heads
