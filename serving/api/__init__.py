@@ -12,7 +12,7 @@
     generation        one request's streams: slots, merging, measuring            stream_slots, metered_engine
     chat_reply, chat_choice, completion_reply, reply_parts      deltas -> replies
     websocket         several requests over one connection      socket_message, socket_protocol
-    grpc/             the same requests, over gRPC
+    grpc/             the same requests, over gRPC              messages/          and in Anthropic's words
 
     chunks            deltas -> event bytes                     sse               event bytes -> the client, to one end
     connection        a client who leaves                       error_reply       every failure in one shape

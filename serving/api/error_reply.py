@@ -1,6 +1,8 @@
-"""Every failure in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+"""Every failure in OpenAI's shape: {"error": {"message", "type", "param", "code"}}, or in that of a path which has
+another."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import msgspec
@@ -24,8 +26,16 @@ _HTTP_CODES = {
 _HTTP_MESSAGES = {404: "there is nothing at this path", 405: "this path takes only the methods in the Allow header"}
 
 
-def error_object(error: WeftError) -> dict[str, Any]:
-    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error_code(error)}}
+ErrorShape = Callable[[dict[str, Any], int], dict[str, Any]]  # message, type, param and code; and the HTTP status
+
+
+def openai_shape(facts: dict[str, Any], _: int) -> dict[str, Any]:
+    return {"error": facts}
+
+
+def error_object(error: WeftError, shape: ErrorShape = openai_shape) -> dict[str, Any]:
+    facts = {"message": error.message, "type": error.kind, "param": error.param, "code": error_code(error)}
+    return shape(facts, error.http_status)
 
 
 def error_code(error: WeftError) -> str:
@@ -33,14 +43,14 @@ def error_code(error: WeftError) -> str:
     return error.code or ("invalid_value" if isinstance(error, RequestError) else error.kind)
 
 
-def error_reply(error: WeftError) -> Response:
+def error_reply(error: WeftError, shape: ErrorShape = openai_shape) -> Response:
     headers = dict(error.metadata)
     if error.retryable:
         seconds = getattr(error, "retry_after", UNAVAILABLE_RETRY_SECONDS)
         headers["retry-after"] = str(max(1, math.ceil(seconds)))
     if isinstance(error, PayloadTooLargeError):
         headers["connection"] = "close"  # the rest of the body is not worth reading
-    return _json(error_object(error), error.http_status, headers)
+    return _json(error_object(error, shape), error.http_status, headers)
 
 
 def stopping() -> WeftError:
@@ -54,17 +64,15 @@ async def pass_on(_: Request, error: Exception) -> NoReturn:
     raise error
 
 
-def http_error_reply(error: HTTPException) -> Response:
+def http_error_reply(error: HTTPException, shape: ErrorShape = openai_shape) -> Response:
     """For what HTTP itself refuses: an unknown path, a wrong method or media type, a body that never ends."""
-    body = {
-        "error": {
-            "message": _HTTP_MESSAGES.get(error.status_code, error.detail),
-            "type": "invalid_request_error",
-            "param": None,
-            "code": http_error_code(error),
-        }
+    facts = {
+        "message": _HTTP_MESSAGES.get(error.status_code, error.detail),
+        "type": "invalid_request_error",
+        "param": None,
+        "code": http_error_code(error),
     }
-    return _json(body, error.status_code, dict(error.headers or {}))
+    return _json(shape(facts, error.status_code), error.status_code, dict(error.headers or {}))
 
 
 def http_error_code(error: HTTPException) -> str:

@@ -18,8 +18,17 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.api.caller import Caller
-from serving.api.error_reply import error_code, error_reply, http_error_code, http_error_reply, stopping
+from serving.api.error_reply import (
+    ErrorShape,
+    error_code,
+    error_reply,
+    http_error_code,
+    http_error_reply,
+    openai_shape,
+    stopping,
+)
 from serving.api.gate import PROBED_PATHS, Admission, Gate
+from serving.api.messages.error_shape import anthropic_shape
 from serving.api.service import new_id
 from serving.api.sse import LEFT
 from serving.api.tls import PEER_EXTENSION
@@ -34,7 +43,11 @@ _ECHOED = re.compile(r"[!-~]{1,64}")
 _QUIET_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
 _PAGE_PATHS = ("/", "/admin")  # where a person comes with a browser, which then asks for the key by itself
 _GRANTS = {"/metrics": Grant.ADMIN}  # what a path needs beside a name; INFERENCE where it is not here
-_GENERATING = frozenset(("/v1/chat/completions", "/v1/completions"))
+_GENERATING = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/messages"))
+_ERROR_SHAPES: Mapping[str, ErrorShape] = {
+    "/v1/messages": anthropic_shape,
+    "/v1/messages/count_tokens": anthropic_shape,
+}
 _WS_DENIAL = "websocket.http.response"
 _WS_POLICY_VIOLATION, _WS_INTERNAL_ERROR = 1008, 1011
 
@@ -82,7 +95,7 @@ class Front:
                 principal = await self._principal(scope)
                 exchange.identify(principal)
                 if principal is not None and scope["path"] in _GENERATING:
-                    self._gateway.knock(principal)  # here it costs no body and no prompt
+                    self._gateway.knock(principal, wish_is_known=False)  # here it costs no body and no prompt
                 app = self._app
             await app(scope, receive, exchange.send)
         except (WeftError, HTTPException, ClientDisconnect) as error:
@@ -121,7 +134,11 @@ class Front:
             return
         if exchange.status is not None:
             return
-        reply: Response = error_reply(error) if isinstance(error, WeftError) else http_error_reply(error)
+        shape = _ERROR_SHAPES.get(scope["path"], openai_shape)
+        if isinstance(error, WeftError):
+            reply: Response = error_reply(error, shape)
+        else:
+            reply = http_error_reply(error, shape)
         await reply(scope, receive, exchange.send)
 
 

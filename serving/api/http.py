@@ -13,6 +13,7 @@ from serving.api.error_reply import pass_on
 from serving.api.front import Front
 from serving.api.gate import Gate
 from serving.api.health import health_routes
+from serving.api.messages.routes import message_routes
 from serving.api.page import page_routes
 from serving.api.request_body import body_bytes_for
 from serving.api.resumed_generation import resumed_events
@@ -68,6 +69,7 @@ def build_app(
     app = Starlette(
         routes=[
             *text_routes(service, max_body_bytes),
+            *message_routes(service, max_body_bytes),
             *stream_routes(service),
             *socket_routes(service, server.max_streams),
             *token_routes(service, max_body_bytes),

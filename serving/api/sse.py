@@ -69,6 +69,18 @@ class StreamPosition:
         return f"id: {self.stream_id}:".encode() if self.stream_id else b"id: "
 
 
+def _failed(error: WeftError) -> bytes:
+    return frame(msgspec.json.encode(error_object(error)))
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """A stream's last event, as its protocol has it."""
+
+    done: bytes = DONE
+    failed: Callable[[WeftError], bytes] = _failed
+
+
 class EventStream(Response):
     """Sends framed events as they come, all that are ready in one write."""
 
@@ -79,6 +91,7 @@ class EventStream(Response):
         on_break: Callable[[str], None],
         position: StreamPosition | None = None,
         heartbeat: Callable[[], bytes] = lambda: HEARTBEAT,
+        terminal: Terminal | None = None,
     ) -> None:
         """`events` are all of them, from the first on. `on_break` is told why a stream that had begun did not come to
         its [DONE]: an error's code, LEFT or "slow_reader". `position` is given for a durable stream. `heartbeat` is the
@@ -89,6 +102,7 @@ class EventStream(Response):
         self._on_break = on_break
         self._heartbeat = heartbeat
         self._position = position or StreamPosition()
+        self._last = terminal or Terminal()
         self._notice: str | None = None
         self._pending: list[bytes] = []
         self._failure: WeftError | None = None
@@ -165,9 +179,9 @@ class EventStream(Response):
 
     def _terminal(self) -> bytes:
         if self._failure is None:
-            return DONE
+            return self._last.done
         self._on_break(error_code(self._failure))
-        return frame(msgspec.json.encode(error_object(self._failure)))
+        return self._last.failed(self._failure)
 
     async def _end_with(self, failure: WeftError, send: Send) -> None:
         """A last event for a stream that is cancelled, unless its reader is not reading."""

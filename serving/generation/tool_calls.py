@@ -2,8 +2,8 @@
 
 import json
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 _OPEN = "<tool_call>"
@@ -23,6 +23,13 @@ class ToolCall:
 class ParsedText:
     content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    parts: tuple[str | ToolCall, ...] = field(default=(), compare=False)  # both, in the order in which they stand
+
+    @classmethod
+    def of(cls, parts: Sequence[str | ToolCall]) -> "ParsedText":
+        content = "".join(part for part in parts if isinstance(part, str))
+        calls = tuple(part for part in parts if isinstance(part, ToolCall))
+        return cls(content=content, tool_calls=calls, parts=tuple(parts))
 
 
 def _call_id() -> str:
@@ -46,38 +53,37 @@ class HermesToolParser:
 
     def feed(self, chunk: str) -> ParsedText:
         self._text += chunk
-        content: list[str] = []
-        calls: list[ToolCall] = []
-        while self._advance(content, calls):
+        parts: list[str | ToolCall] = []
+        while self._advance(parts):
             pass
-        return ParsedText(content="".join(content), tool_calls=tuple(calls))
+        return ParsedText.of(parts)
 
     def finish(self) -> ParsedText:
         """What the end of the answer makes certain."""
         text, self._text = self._text, ""
         if self._inside and (call := self._call(text.removeprefix(_OPEN))):
-            return ParsedText(tool_calls=(call,))
-        if self.calls_made and not text.strip():
+            return ParsedText.of([call])
+        if not text or (self.calls_made and not text.strip()):
             return ParsedText()
-        return ParsedText(content=text)
+        return ParsedText.of([text])
 
-    def _advance(self, content: list[str], calls: list[ToolCall]) -> bool:
+    def _advance(self, parts: list[str | ToolCall]) -> bool:
         """Takes one step through the text; False where more text is needed."""
         if self._inside:
-            return self._close(content, calls)
+            return self._close(parts)
         at = self._text.find(_OPEN)
         keep = _open_suffix(self._text) if at < 0 else len(self._text) - at
         before, rest = self._text[: len(self._text) - keep], self._text[len(self._text) - keep :]
         # White space waits: a call may follow it.
         shown = before.rstrip()
         if shown:
-            content.append(shown)
+            parts.append(shown)
         self._text = before[len(shown) :] + rest
         self._inside = at >= 0
         self._searched = 0
         return self._inside
 
-    def _close(self, content: list[str], calls: list[ToolCall]) -> bool:
+    def _close(self, parts: list[str | ToolCall]) -> bool:
         at = self._text.find(_CLOSE, self._searched)
         if at < 0:
             self._searched = max(0, len(self._text) - len(_CLOSE))
@@ -85,12 +91,12 @@ class HermesToolParser:
         end = at + len(_CLOSE)
         body = self._text[:at].lstrip().removeprefix(_OPEN)
         if call := self._call(body):
-            calls.append(call)
+            parts.append(call)
         elif _ends_inside_string(body):
             self._searched = end  # the tag is part of an argument
             return True
         else:
-            content.append(self._text[:end])
+            parts.append(self._text[:end])
         self._text = self._text[end:]
         self._inside = False
         return True
@@ -117,8 +123,7 @@ class HermesToolParser:
 def parse_tool_calls(text: str, new_id: Callable[[], str] = _call_id) -> ParsedText:
     """The content and the calls of a whole answer."""
     parser = HermesToolParser(new_id)
-    first, last = parser.feed(text), parser.finish()
-    return ParsedText(content=first.content + last.content, tool_calls=first.tool_calls + last.tool_calls)
+    return ParsedText.of([*parser.feed(text).parts, *parser.finish().parts])
 
 
 def _open_suffix(text: str) -> int:
