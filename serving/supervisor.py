@@ -2,8 +2,8 @@
 
     starting --ready--> serving --exit--> waiting --backoff over--> starting
         |                                    ^
-        +--exit------------------------------+     after too many exits before the first readiness, or one exit
-                                                   with the code of a SetupError: the end
+        +--exit------------------------------+     before the first readiness, after too many exits or one with
+                                                   the code of a SetupError: the end
 
 A dead engine takes no stream with it: the API process keeps them open and continues them on the next engine. Beside a
 leader on another host there is one child, the follower, which ends by itself when the leader has ended in order.
@@ -169,8 +169,8 @@ class Supervisor:
             return 0
         role.failures += 1
         role.attempts += code != EXIT_HOST_LOST
-        hopeless = not role.was_ready and role.attempts >= policy.attempts_before_ready
-        if code == EXIT_SETUP or hopeless:
+        # Who was ready once is set up rightly: what looks otherwise now may be a machine under load, and passes.
+        if not role.was_ready and (code == EXIT_SETUP or role.attempts >= policy.attempts_before_ready):
             self._report(GaveUp(role.name, _how(code), last_lines))
             return EXIT_SETUP if code == EXIT_SETUP else 1
         doublings = min(role.failures - 1, _MOST_DOUBLINGS)

@@ -202,13 +202,25 @@ async def test_a_crash_loop_before_the_first_readiness_ends_with_the_last_lines(
     assert all(child.code.done() for child in world.children)
 
 
-async def test_a_setup_error_ends_at_once_even_after_readiness() -> None:
+async def test_a_setup_error_before_readiness_ends_at_once() -> None:
     world = World()
-    await world.serve()
+    await world.settle()
     world.live("api").exit(EXIT_SETUP)
     assert await world.finish() == EXIT_SETUP
     assert world.count("api") == 1
     assert all(child.code.done() for child in world.children)
+
+
+async def test_a_setup_error_after_readiness_is_a_death_like_any_other() -> None:
+    """A machine under load may fail a check at a restart that it passed at the start."""
+    world = World()
+    await world.serve()
+    world.live("api").exit(EXIT_SETUP)
+    await world.advance(0.5)
+    assert (world.count("engine"), world.count("api")) == (1, 2)
+    world.live("api").ready()
+    world.supervisor.stop()
+    assert await world.finish() == 0
 
 
 async def test_a_child_that_ends_with_another_host_is_never_hopeless_and_waits_longer_each_time() -> None:
