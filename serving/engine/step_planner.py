@@ -67,7 +67,7 @@ class StepPlanner:
         if not blocked:
             departures += self._admit_waiting(draft, BACKGROUND_RANKS, now)[0]
         self.drain_rate.observe(now, departures)
-        if self._rounds > 1 and self._may_repeat(draft):
+        if self._rounds > 1 and self._target_seconds is None and self._may_repeat(draft):
             draft.repeat(self._rounds)
         return draft
 
