@@ -216,6 +216,7 @@ class Sequence:
         """Keeps the prompt logprobs of a range. After preemption some positions are computed, and scored, again."""
         if planned.prompt_logprobs_from is not None:
             self.gathered.extend(result.prompt_logprobs[len(self.gathered) - planned.prompt_logprobs_from :])
+            del self.gathered[self.num_prompt - 1 :]  # nothing of the prompt follows its last token
 
     def event(
         self,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from serving.engine.client import Engine
 from serving.engine.request import MAX_LOGPROBS, GenerateRequest, SamplingParams, TokenLogprobs
-from serving.errors import ConfigError
+from serving.errors import ConfigError, EngineUnavailableError
 from serving.generation.tokenizer import Tokenizer
 
 AT_ONCE = 8  # windows that the engine has
@@ -80,5 +80,7 @@ async def score(engine: Engine, request_id: str, token_ids: tuple[int, ...]) -> 
     request = GenerateRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=sampling)
     scores: tuple[TokenLogprobs, ...] = ()
     async for event in engine.generate(request):
+        if event.error is not None:
+            raise EngineUnavailableError(f"the engine failed on {request_id}: {event.error}")
         scores += event.prompt_logprobs
     return scores
