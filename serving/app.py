@@ -150,6 +150,7 @@ def build_api(deployment: Deployment, engine: Engine, api_key: str | None = None
         log=build_log(streams),
         policy=DurablePolicy(refuse_without_log=streams.on_log_failure == "refuse"),
         gateway=gateway,
+        files=deployment.files,
     )
 
 

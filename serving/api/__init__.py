@@ -12,6 +12,7 @@
     generation        one request's streams: slots, merging, measuring            stream_slots, metered_engine
     chat_reply, chat_choice, completion_reply, reply_parts      deltas -> replies
     websocket         several requests over one connection      socket_message, socket_protocol
+    files/, batches/  files of requests, run later
     grpc/             the same requests, over gRPC              messages/          and in Anthropic's words
 
     chunks            deltas -> event bytes                     sse               event bytes -> the client, to one end

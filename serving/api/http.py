@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
+from serving.api.batches.batches import Batches, open_batches
 from serving.api.error_reply import pass_on
 from serving.api.front import Front
 from serving.api.gate import Gate
@@ -23,7 +24,7 @@ from serving.api.stream_slots import StreamSlots
 from serving.api.text_routes import text_routes
 from serving.api.token_routes import model_routes, token_routes
 from serving.api.websocket import socket_routes
-from serving.config import ServerConfig
+from serving.config import FilesConfig, ServerConfig
 from serving.engine.client import Engine
 from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
@@ -44,10 +45,12 @@ def build_app(
     gateway: Gateway | None = None,
     log: GenerationLog | None = None,
     policy: DurablePolicy | None = None,
+    files: FilesConfig | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
     given where more than this app writes to it (`metered_engine.py`), and `gateway` where it is to ask who comes: an
-    open one lets everybody in. `log` holds durable streams; None: this process's memory."""
+    open one lets everybody in. `log` holds durable streams; None: this process's memory. Raises ConfigError where the
+    folder of `files` cannot be used."""
     metrics = metrics or Metrics(card.name)
     gateway = gateway or Gateway()
     service = Service(
@@ -66,11 +69,13 @@ def build_app(
         streams=streams or StreamLimits(),
     )
     max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
+    batches = open_batches(service, files, max_body_bytes)
     app = Starlette(
         routes=[
             *text_routes(service, max_body_bytes),
             *message_routes(service, max_body_bytes),
             *stream_routes(service),
+            *([] if batches is None else batches.routes),
             *socket_routes(service, server.max_streams),
             *token_routes(service, max_body_bytes),
             *model_routes(service),
@@ -79,7 +84,7 @@ def build_app(
         ],
         middleware=[Middleware(Front, metrics=metrics, gate=Gate(server), gateway=gateway)],
         exception_handlers={HTTPException: pass_on},
-        lifespan=partial(_lifespan, service),
+        lifespan=partial(_lifespan, service, batches),
     )
     app.router.redirect_slashes = False
     app.state.service = service
@@ -88,14 +93,19 @@ def build_app(
 
 
 @asynccontextmanager
-async def _lifespan(service: Service, _: Starlette) -> AsyncIterator[None]:
-    """Streams that another process left are taken up while this one lives."""
-    keeping = asyncio.create_task(service.durable.run())
+async def _lifespan(service: Service, batches: Batches | None, _: Starlette) -> AsyncIterator[None]:
+    """Streams and batches that another process left are taken up while this one lives."""
+    keeping = [asyncio.create_task(service.durable.run())]
+    if batches is not None:
+        keeping.append(asyncio.create_task(batches.runner.run()))
     try:
         yield
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        for task in keeping:
+            task.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
+        if batches is not None:
+            batches.close()
         await service.durable.hand_over()
         await service.durable.close()
         await service.gateway.close()

@@ -13,7 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from serving.api.http import build_app
 from serving.api.metered_engine import MeteredEngine
 from serving.api.service import ModelCard, Service, StreamLimits
-from serving.config import ServerConfig
+from serving.config import FilesConfig, ServerConfig
 from serving.engine.client import Engine
 from serving.gateway.gateway import Gateway
 from serving.generation.chat_format import ChatFormat
@@ -117,6 +117,7 @@ class ApiMaker:
         gateway: Gateway | None = None,
         log: GenerationLog | None = None,
         policy: DurablePolicy | None = None,
+        files: FilesConfig | None = None,
         **server: Any,
     ) -> Api:
         engine = engine or ScriptedEngine(scripts=scripts, vocab_size=self.tokenizer.vocab_size, max_model_len=WINDOW)
@@ -136,6 +137,7 @@ class ApiMaker:
             gateway=gateway,
             log=log,
             policy=policy,
+            files=files,
         )
         return Api(app, engine)
 

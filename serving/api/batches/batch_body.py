@@ -1,0 +1,23 @@
+"""What POST /v1/batches reads."""
+
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from serving.api.batches.batch import Endpoint
+from serving.api.typed_body import Body, Refusal
+
+MAX_LABELS = 16
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+
+
+class BatchBody(Body, kw_only=True):
+    refused: ClassVar = {"output_expires_after": Refusal("files stay until they are deleted")}
+    words: ClassVar = {"endpoint": ENDPOINTS, "completion_window": ("24h",)}
+
+    input_file_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    endpoint: Endpoint
+    completion_window: Literal["24h"]
+    metadata: Annotated[
+        dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=MAX_LABELS)
+    ] | (None) = None

@@ -1,0 +1,148 @@
+"""Batches and the results of their lines, in the database of the files."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from serving.api.batches.batch import Batch
+from serving.api.files.database import Database
+from serving.errors import NotFoundError, RateLimitedError
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS batches (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    tenant TEXT NOT NULL,
+    input_file_id TEXT NOT NULL,
+    is_open INTEGER NOT NULL,
+    batch BLOB NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS batches_by_tenant ON batches (tenant, number);
+CREATE INDEX IF NOT EXISTS open_batches ON batches (number) WHERE is_open;
+CREATE TABLE IF NOT EXISTS results (
+    batch_id TEXT NOT NULL,
+    line INTEGER NOT NULL,
+    good INTEGER NOT NULL,
+    record BLOB NOT NULL,
+    PRIMARY KEY (batch_id, line)
+) STRICT, WITHOUT ROWID;
+"""
+TRY_AGAIN_SECONDS = 60.0
+
+Counts = tuple[int, int]  # lines that are completed, and that have failed
+_decoder = msgspec.msgpack.Decoder(Batch)
+
+
+class BatchStore:
+    def __init__(self, database: Database, max_open: int) -> None:
+        self.database = database
+        self._max_open = max_open
+        with database.transaction() as connection:
+            for statement in SCHEMA.split(";"):
+                connection.execute(statement)
+
+    async def add(self, batch: Batch) -> None:
+        """Raises RateLimitedError where the tenant has as many open batches as it may."""
+
+        def insert(connection: sqlite3.Connection) -> None:
+            query = "SELECT COUNT(*) FROM batches WHERE tenant = ? AND is_open"
+            (open_now,) = connection.execute(query, (batch.tenant,)).fetchone()
+            if open_now >= self._max_open:
+                raise RateLimitedError(
+                    f"this tenant has {open_now} batches that have not ended, as many as it may",
+                    retry_after=TRY_AGAIN_SECONDS,
+                    code="open_batches",
+                )
+            connection.execute(
+                "INSERT INTO batches (id, tenant, input_file_id, is_open, batch) VALUES (?, ?, ?, 1, ?)",
+                (batch.id, batch.tenant, batch.input_file_id, msgspec.msgpack.encode(batch)),
+            )
+
+        await self.database.run(insert)
+
+    async def find(self, tenant: str, batch_id: str) -> tuple[Batch, Counts]:
+        """Raises NotFoundError, for another tenant's batch too."""
+
+        def read(connection: sqlite3.Connection) -> tuple[Batch, Counts] | None:
+            query = "SELECT batch FROM batches WHERE tenant = ? AND id = ?"
+            row = connection.execute(query, (tenant, batch_id)).fetchone()
+            return None if row is None else _with_counts(connection, _decoder.decode(row[0]))
+
+        found = await self.database.run(read)
+        if found is None:
+            raise NotFoundError(f"there is no batch {batch_id[:64]!r}", param="batch_id", code="batch_not_found")
+        return found
+
+    async def listed(self, tenant: str, *, after: str | None, limit: int) -> tuple[list[tuple[Batch, Counts]], bool]:
+        """So many batches, the newest first, and whether there are more."""
+        query = (
+            "SELECT batch FROM batches WHERE tenant = ?1 AND (?2 IS NULL OR number < "
+            "(SELECT number FROM batches WHERE tenant = ?1 AND id = ?2)) ORDER BY number DESC LIMIT ?3"
+        )
+
+        def read(connection: sqlite3.Connection) -> tuple[list[tuple[Batch, Counts]], bool]:
+            rows = connection.execute(query, (tenant, after, limit + 1)).fetchall()
+            return [_with_counts(connection, _decoder.decode(row[0])) for row in rows[:limit]], len(rows) > limit
+
+        return await self.database.run(read)
+
+    async def change(self, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
+        """The batch, after `change` was made to what it was."""
+
+        def update(connection: sqlite3.Connection) -> Batch:
+            return self.changed(connection, batch_id, change)
+
+        return await self.database.run(update)
+
+    def changed(self, connection: sqlite3.Connection, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
+        (row,) = connection.execute("SELECT batch FROM batches WHERE id = ?", (batch_id,)).fetchone()
+        batch = change(_decoder.decode(row))
+        connection.execute(
+            "UPDATE batches SET is_open = ?, batch = ? WHERE id = ?",
+            (int(batch.is_open), msgspec.msgpack.encode(batch), batch_id),
+        )
+        return batch
+
+    async def open_batches(self) -> list[Batch]:
+        """The oldest first."""
+        query = "SELECT batch FROM batches WHERE is_open ORDER BY number"
+        rows = await self.database.run(lambda connection: connection.execute(query).fetchall())
+        return [_decoder.decode(row[0]) for row in rows]
+
+    async def record(self, batch_id: str, line: int, record: bytes, *, good: bool) -> None:
+        """A line is done with this."""
+        statement = "INSERT OR IGNORE INTO results (batch_id, line, good, record) VALUES (?, ?, ?, ?)"
+        await self.database.run(lambda connection: connection.execute(statement, (batch_id, line, int(good), record)))
+
+    async def lines_done(self, batch_id: str) -> set[int]:
+        query = "SELECT line FROM results WHERE batch_id = ?"
+        rows = await self.database.run(lambda connection: connection.execute(query, (batch_id,)).fetchall())
+        return {line for (line,) in rows}
+
+
+def results(connection: sqlite3.Connection, batch_id: str, *, good: bool) -> Iterator[bytes]:
+    """Lines of a result file, in the order of the input."""
+    query = "SELECT record FROM results WHERE batch_id = ? AND good = ? ORDER BY line"
+    for (record,) in connection.execute(query, (batch_id, int(good))):
+        yield record + b"\n"
+
+
+def forget_results(connection: sqlite3.Connection, batch_id: str) -> None:
+    connection.execute("DELETE FROM results WHERE batch_id = ?", (batch_id,))
+
+
+def reads(connection: sqlite3.Connection, file_id: str) -> bool:
+    """Whether an open batch reads this file."""
+    query = "SELECT 1 FROM batches WHERE is_open AND input_file_id = ?"
+    return connection.execute(query, (file_id,)).fetchone() is not None
+
+
+def counted(connection: sqlite3.Connection, batch_id: str) -> Counts:
+    query = "SELECT COALESCE(SUM(good), 0), COUNT(*) FROM results WHERE batch_id = ?"
+    good, every = connection.execute(query, (batch_id,)).fetchone()
+    return good, every - good
+
+
+def _with_counts(connection: sqlite3.Connection, batch: Batch) -> tuple[Batch, Counts]:
+    return batch, counted(connection, batch.id) if batch.is_open else (batch.completed, batch.failed)

@@ -1,0 +1,102 @@
+"""Runs the batches that are open. Of several API processes over one folder one does: the one that holds its lock."""
+
+import asyncio
+import fcntl
+import logging
+from pathlib import Path
+from typing import BinaryIO
+
+from serving.api.batches.batch_store import BatchStore
+from serving.api.batches.batch_work import BatchWork
+from serving.api.files.file_store import FileStore
+from serving.api.service import Service
+from serving.config import FilesConfig
+from serving.observability.logs import log_failure
+
+LOOK_SECONDS = 1.0  # for batches that another process has taken, or cancelled
+MOST_AT_ONCE = 16  # batches
+
+
+class BatchRunner:
+    def __init__(
+        self, service: Service, store: BatchStore, files: FileStore, config: FilesConfig, max_line_bytes: int
+    ) -> None:
+        assert config.folder is not None
+        self._service = service
+        self._store = store
+        self._files = files
+        self._config = config
+        self._max_line_bytes = max_line_bytes
+        self._lock_path = config.folder / "runner.lock"
+        self._lock: BinaryIO | None = None
+        self._slots = asyncio.Semaphore(config.concurrent_requests)
+        self._wake = asyncio.Event()
+        self._running: dict[str, tuple[BatchWork, asyncio.Task[None]]] = {}
+
+    def wake(self) -> None:
+        """A batch came, or is to end."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled. What runs then is left as it is."""
+        try:
+            while True:
+                if self._lock is None:
+                    self._lock = _lock(self._lock_path)
+                if self._lock is not None:
+                    await self._look()
+                try:
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+                self._wake.clear()
+        finally:
+            tasks = [task for _, task in self._running.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._lock is not None:
+                self._lock.close()
+
+    async def _look(self) -> None:
+        try:
+            found = await self._store.open_batches()
+        except Exception as error:  # a disk that fails now may not fail the next time
+            log_failure(logging.getLogger(__name__), "batches cannot be read", error)
+            return
+        for batch in found:
+            at_work = self._running.get(batch.id)
+            if at_work is not None:
+                if batch.status == "cancelling":
+                    at_work[0].interrupt()
+            elif len(self._running) < MOST_AT_ONCE:
+                work = BatchWork(
+                    self._service,
+                    self._store,
+                    self._files,
+                    batch,
+                    max_lines=self._config.max_batch_requests,
+                    max_line_bytes=self._max_line_bytes,
+                    slots=self._slots,
+                )
+                self._running[batch.id] = work, asyncio.create_task(self._run(batch.id, work))
+
+    async def _run(self, batch_id: str, work: BatchWork) -> None:
+        try:
+            await work.run()
+        except Exception as error:  # it is tried again at the next look
+            log_failure(logging.getLogger(__name__), "a batch was interrupted", error)
+        finally:
+            self._running.pop(batch_id)
+
+
+def _lock(path: Path) -> BinaryIO | None:
+    """None where another process has it. The kernel takes it back when its process ends."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file

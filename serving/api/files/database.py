@@ -1,0 +1,71 @@
+"""One SQLite file, used from threads, and by several processes of one machine."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from serving.errors import ConfigError, OverloadedError
+
+BUSY_SECONDS = 5.0  # how long another process may hold the file
+RETRY_SECONDS = 30.0
+
+T = TypeVar("T")
+
+
+class Database:
+    def __init__(self, folder: Path, schema: str) -> None:
+        """Raises ConfigError where the folder or the file in it cannot be used."""
+        path = folder / "facts.sqlite"
+        self._lock = threading.Lock()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(
+                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            path.chmod(0o600)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.executescript(schema)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"files.folder: {path} cannot be used: {error}", param="folder") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of the block or nothing."""
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """`work` in one transaction, on a thread. Raises OverloadedError where the disk does not do it."""
+
+        def transact() -> T:
+            with self.transaction() as connection:
+                return work(connection)
+
+        return await on_disk(transact)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+async def on_disk(work: Callable[[], T]) -> T:
+    """`work` on a thread. Raises OverloadedError where the disk does not do it."""
+    try:
+        return await asyncio.to_thread(work)
+    except (OSError, sqlite3.Error) as error:
+        raise OverloadedError(
+            f"files cannot be read or written now: {type(error).__name__}",
+            retry_after=RETRY_SECONDS,
+            code="storage_unavailable",
+        ) from error

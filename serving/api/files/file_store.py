@@ -1,0 +1,171 @@
+"""Facts in SQLite, contents below a folder, under names that the server makes: a client's file name is only a fact."""
+
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serving.api.files.database import Database, on_disk
+from serving.config import FilesConfig
+from serving.errors import ForbiddenError, NotFoundError, RequestError
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    tenant TEXT NOT NULL,
+    filename TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    created_at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS files_by_tenant ON files (tenant, number);
+"""
+MADE_HERE = "batch_output"
+FORGOTTEN_SECONDS = 86400.0  # after which an upload that never ended is thrown away
+_COLUMNS = "id, filename, purpose, bytes, created_at"
+
+
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_at: int  # seconds since 1970
+
+    def shown(self) -> dict[str, Any]:
+        facts = msgspec.to_builtins(self)
+        return {**facts, "object": "file", "status": "processed", "expires_at": None, "status_details": None}
+
+
+class FileStore:
+    def __init__(self, config: FilesConfig, folder: Path, now: Callable[[], float] = time.time) -> None:
+        """Raises ConfigError where the folder cannot be used."""
+        self.database = Database(folder, SCHEMA)
+        self._config = config
+        self._contents = folder / "contents"
+        self._contents.mkdir(mode=0o700, exist_ok=True)
+        self._now = now
+        for part in self._contents.glob("*.part"):
+            if part.stat().st_mtime < time.time() - FORGOTTEN_SECONDS:
+                part.unlink(missing_ok=True)
+
+    @property
+    def max_file_bytes(self) -> int:
+        return self._config.max_file_bytes
+
+    def path(self, file_id: str) -> Path:
+        """Of a file that was found: the id is the server's own."""
+        return self._contents / file_id
+
+    async def check_room(self, tenant: str) -> None:
+        """Raises ForbiddenError where this tenant can keep no other file."""
+        await self.database.run(lambda connection: self._check_room(connection, tenant, 1))
+
+    async def add(self, tenant: str, filename: str, purpose: str, chunks: Iterable[bytes]) -> StoredFile:
+        """A client's file. Raises ForbiddenError where the tenant's room does not hold it."""
+        file_id = new_file_id()
+        part = self._contents / f"{file_id}.part"
+        try:
+            size = await on_disk(lambda: _write(part, chunks))
+            made = StoredFile(id=file_id, filename=filename, purpose=purpose, bytes=size, created_at=int(self._now()))
+
+            def keep(connection: sqlite3.Connection) -> None:
+                self._check_room(connection, tenant, size)
+                _insert(connection, tenant, made)
+                os.replace(part, self.path(file_id))
+
+            await self.database.run(keep)
+        finally:
+            part.unlink(missing_ok=True)
+        return made
+
+    def put(self, connection: sqlite3.Connection, tenant: str, made: StoredFile, chunks: Iterable[bytes]) -> None:
+        """A file of the server's own making, within the caller's transaction: done a second time it changes nothing.
+        The tenant's room does not bound it, but counts it."""
+        part = self._contents / f"{made.id}.part"
+        size = _write(part, chunks)
+        os.replace(part, self.path(made.id))
+        connection.execute("DELETE FROM files WHERE id = ?", (made.id,))
+        _insert(connection, tenant, msgspec.structs.replace(made, bytes=size))
+
+    async def find(self, tenant: str, file_id: str, *, param: str = "file_id") -> StoredFile:
+        """Raises NotFoundError, for another tenant's file too."""
+        query = f"SELECT {_COLUMNS} FROM files WHERE tenant = ? AND id = ?"
+        row = await self.database.run(lambda connection: connection.execute(query, (tenant, file_id)).fetchone())
+        if row is None:
+            raise NotFoundError(f"there is no file {file_id[:64]!r}", param=param, code="file_not_found")
+        return _stored(row)
+
+    async def listed(
+        self, tenant: str, *, purpose: str | None, after: str | None, limit: int, ascending: bool
+    ) -> tuple[list[StoredFile], bool]:
+        """So many files, and whether there are more."""
+        order, beyond = ("ASC", ">") if ascending else ("DESC", "<")
+        query = (
+            f"SELECT {_COLUMNS} FROM files WHERE tenant = ?1 AND (?2 IS NULL OR purpose = ?2) "
+            f"AND (?3 IS NULL OR number {beyond} (SELECT number FROM files WHERE tenant = ?1 AND id = ?3)) "
+            f"ORDER BY number {order} LIMIT ?4"
+        )
+        rows = await self.database.run(
+            lambda connection: connection.execute(query, (tenant, purpose, after, limit + 1)).fetchall()
+        )
+        return [_stored(row) for row in rows[:limit]], len(rows) > limit
+
+    async def delete(self, tenant: str, file_id: str, in_use: Callable[[sqlite3.Connection, str], bool]) -> None:
+        """Raises NotFoundError; RequestError where `in_use` says so."""
+        await self.find(tenant, file_id)
+
+        def drop(connection: sqlite3.Connection) -> None:
+            if in_use(connection, file_id):
+                raise RequestError(
+                    f"the file {file_id} is being read by a batch: cancel that first",
+                    param="file_id",
+                    code="file_in_use",
+                )
+            connection.execute("DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, file_id))
+            self.path(file_id).unlink(missing_ok=True)
+
+        await self.database.run(drop)
+
+    def _check_room(self, connection: sqlite3.Connection, tenant: str, size: int) -> None:
+        query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE tenant = ?"
+        count, taken = connection.execute(query, (tenant,)).fetchone()
+        config = self._config
+        if count >= config.max_tenant_files or taken + size > config.max_tenant_bytes:
+            raise ForbiddenError(
+                f"a tenant may keep {config.max_tenant_files} files of {config.max_tenant_bytes} bytes together; "
+                f"this one has {count} of {taken}: delete some",
+                param="file",
+                code="storage_limit",
+            )
+
+
+def new_file_id() -> str:
+    return f"file-{secrets.token_hex(16)}"
+
+
+def _write(path: Path, chunks: Iterable[bytes]) -> int:
+    with path.open("wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+        size = file.tell()
+        file.flush()
+        os.fsync(file.fileno())
+    return size
+
+
+def _insert(connection: sqlite3.Connection, tenant: str, made: StoredFile) -> None:
+    connection.execute(
+        f"INSERT INTO files (tenant, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+        (tenant, made.id, made.filename, made.purpose, made.bytes, made.created_at),
+    )
+
+
+def _stored(row: tuple[Any, ...]) -> StoredFile:
+    return StoredFile(id=row[0], filename=row[1], purpose=row[2], bytes=row[3], created_at=row[4])

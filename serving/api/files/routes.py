@@ -1,0 +1,78 @@
+"""POST, GET and DELETE under /v1/files."""
+
+import sqlite3
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from serving.api.files.file_store import FileStore
+from serving.api.files.upload import read_upload
+from serving.errors import RequestError
+
+MOST_LISTED = 10_000
+_DOWNLOAD = {
+    "content-disposition": "attachment",  # never shown as a page of this server's
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+
+
+def file_routes(files: FileStore, in_use: Callable[[sqlite3.Connection, str], bool]) -> list[Route]:
+    async def upload(request: Request) -> Response:
+        tenant = tenant_of(request)
+        await files.check_room(tenant)
+        async with read_upload(request, files.max_file_bytes) as (file, name, purpose):
+            made = await files.add(tenant, name, purpose, iter(lambda: file.file.read(1 << 20), b""))
+        return JSONResponse(made.shown())
+
+    async def listing(request: Request) -> Response:
+        query = request.query_params
+        order = query.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise RequestError('order must be "asc" or "desc"', param="order", code="invalid_value")
+        found, more = await files.listed(
+            tenant_of(request),
+            purpose=query.get("purpose"),
+            after=query.get("after"),
+            limit=limit_of(request, default=MOST_LISTED, most=MOST_LISTED),
+            ascending=order == "asc",
+        )
+        return JSONResponse(page([file.shown() for file in found], more=more))
+
+    async def facts(request: Request) -> Response:
+        return JSONResponse((await files.find(tenant_of(request), request.path_params["file_id"])).shown())
+
+    async def content(request: Request) -> Response:
+        found = await files.find(tenant_of(request), request.path_params["file_id"])
+        return FileResponse(files.path(found.id), media_type="application/octet-stream", headers=_DOWNLOAD)
+
+    async def delete(request: Request) -> Response:
+        file_id = request.path_params["file_id"]
+        await files.delete(tenant_of(request), file_id, in_use)
+        return JSONResponse({"id": file_id, "object": "file", "deleted": True})
+
+    return [
+        Route("/v1/files", upload, methods=["POST"]),
+        Route("/v1/files", listing, methods=["GET"]),
+        Route("/v1/files/{file_id}", facts, methods=["GET"]),
+        Route("/v1/files/{file_id}", delete, methods=["DELETE"]),
+        Route("/v1/files/{file_id}/content", content, methods=["GET"]),
+    ]
+
+
+def tenant_of(request: Request) -> str:
+    return request.state.caller.principal.tenant
+
+
+def limit_of(request: Request, *, default: int, most: int) -> int:
+    given = request.query_params.get("limit", str(default))
+    if not (given.isascii() and given.isdecimal() and len(given) <= 6 and 1 <= int(given) <= most):
+        raise RequestError(f"limit must be an integer in 1 .. {most}", param="limit", code="invalid_value")
+    return int(given)
+
+
+def page(data: list[dict[str, object]], *, more: bool) -> dict[str, object]:
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}

@@ -1,0 +1,93 @@
+"""A multipart body with one file, within bounds: bytes, fields, seconds."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from serving.errors import PayloadTooLargeError, RequestError, UnsupportedError
+
+UPLOAD_SECONDS = 600.0
+ENVELOPE_BYTES = 16 << 10  # the fields and boundaries around a file
+MAX_NAME_CHARS = 255
+PURPOSES = ("batch", "user_data")
+FIELDS = {"file", "purpose"}
+
+
+@asynccontextmanager
+async def read_upload(request: Request, max_file_bytes: int) -> AsyncIterator[tuple[UploadFile, str, str]]:
+    """The file, its name and its purpose, while the block lasts.
+
+    Raises HTTPException (408, 415), PayloadTooLargeError, RequestError, or ClientDisconnect.
+    """
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "multipart/form-data":
+        raise HTTPException(415, "the body must have content-type multipart/form-data")
+    parser = MultiPartParser(
+        request.headers, _bounded(request, max_file_bytes), max_files=1, max_fields=8, max_part_size=ENVELOPE_BYTES
+    )
+    try:
+        async with asyncio.timeout(UPLOAD_SECONDS):
+            form = await parser.parse()
+    except TimeoutError:
+        raise HTTPException(
+            408, f"the file did not arrive within {UPLOAD_SECONDS:g} seconds", headers={"connection": "close"}
+        ) from None
+    except (MultiPartException, KeyError, UnicodeDecodeError, LookupError):
+        raise RequestError(
+            "the body is not one multipart form with a boundary, at most 8 fields and 1 file",
+            param="file",
+            code="invalid_multipart",
+        ) from None
+    try:
+        yield _checked(form, max_file_bytes)
+    finally:
+        await form.close()
+
+
+def _checked(form: FormData, max_file_bytes: int) -> tuple[UploadFile, str, str]:
+    for name, _ in form.multi_items():
+        if name.startswith("expires_after"):
+            raise UnsupportedError("expires_after is not supported: files stay until they are deleted", param=name)
+        if name not in FIELDS:
+            raise RequestError(f"{name[:64]!r} is not a field of this form", param=name[:64], code="unknown_parameter")
+        if len(form.getlist(name)) > 1:
+            raise RequestError(f"{name} is given more than once", param=name, code="invalid_value")
+    file, purpose = form.get("file"), form.get("purpose")
+    for name, value in (("file", file), ("purpose", purpose)):
+        if value is None:
+            raise RequestError(f"{name} is required", param=name, code="missing_required_parameter")
+    if not isinstance(file, UploadFile):
+        raise RequestError("file must be a file, with a filename", param="file", code="invalid_value")
+    if not isinstance(purpose, str) or purpose not in PURPOSES:
+        raise RequestError(f'purpose must be "{PURPOSES[0]}" or "{PURPOSES[1]}"', param="purpose", code="invalid_value")
+    if (file.size or 0) > max_file_bytes:
+        raise _too_large(max_file_bytes)
+    return file, _shown_name(file.filename or ""), purpose
+
+
+def _shown_name(given: str) -> str:
+    """As it is told again, and used for nothing: without folders and without what a terminal or a header would obey."""
+    last = given.replace("\\", "/").rsplit("/", 1)[-1]
+    kept = "".join(char for char in last if char.isprintable())
+    return kept[:MAX_NAME_CHARS] or "upload"
+
+
+async def _bounded(request: Request, max_file_bytes: int) -> AsyncGenerator[bytes, None]:
+    size, most = 0, max_file_bytes + ENVELOPE_BYTES
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared[:20]) > most:
+        raise _too_large(max_file_bytes)
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise _too_large(max_file_bytes)
+        yield part
+
+
+def _too_large(most: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(f"the file is larger than {most} bytes", param="file", code="payload_too_large")
