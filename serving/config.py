@@ -101,6 +101,19 @@ class StreamsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilesConfig:
+    """What clients may leave here, and the batches that run over it (docs/batches.md)."""
+
+    folder: Path | None = None  # None: no /v1/files and no /v1/batches
+    max_file_bytes: int = 64 << 20
+    max_tenant_bytes: int = 1 << 30
+    max_tenant_files: int = 1000
+    max_batch_requests: int = 50_000  # lines of one batch
+    max_tenant_batches: int = 16  # that have not ended
+    concurrent_requests: int = 8  # lines that run at once, of all batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeshConfig:
     """Over how many devices one model is split, axis by axis (see sharding/mesh.py)."""
 
@@ -150,6 +163,12 @@ _RANGES: dict[str, tuple[int, float]] = {
     "server.max_body_bytes": (1024, math.inf),
     "server.max_streams": (1, math.inf),
     "server.drain_seconds": (0, 86400),
+    "files.max_file_bytes": (1, 1 << 30),
+    "files.max_tenant_bytes": (1, math.inf),
+    "files.max_tenant_files": (1, math.inf),
+    "files.max_batch_requests": (1, math.inf),
+    "files.max_tenant_batches": (1, math.inf),
+    "files.concurrent_requests": (1, math.inf),
     "streams.max_bytes": (1 << 20, math.inf),
     "streams.retain_seconds": (1, 30 * 86400),
     "streams.grace_seconds": (0, 30 * 86400),
@@ -163,6 +182,7 @@ class Deployment:
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     streams: StreamsConfig = field(default_factory=StreamsConfig)
+    files: FilesConfig = field(default_factory=FilesConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
