@@ -14,7 +14,8 @@ from typing import Any
 
 from serving.bounded_process import Ask, BoundedProcess
 
-_STARTING = 30.0  # seconds for an interpreter to start, which are not the template's
+_STARTING = 120.0  # seconds on the clock for an interpreter to start, which are not the template's
+_BUSY = 8.0  # seconds more on the clock than the template may compute: other work of the machine's is not its fault
 _WORKER = Path(__file__).with_name("template_worker.py")
 
 
@@ -72,9 +73,9 @@ class TemplateProcess:
 
     def _answer(self, ask: Ask, request: dict[str, Any], grace: float = 0.0) -> dict[str, Any]:
         try:
-            answer = ask({**request, "seconds": self._seconds}, self._seconds + grace)
+            answer = ask({**request, "seconds": self._seconds}, self._seconds + _BUSY + grace)
         except TimeoutError:
-            raise TemplateError("limit", f"it did not finish within {self._seconds:g} seconds") from None
+            raise TemplateError("limit", f"it did not finish within {self._seconds + _BUSY:g} seconds") from None
         except EOFError:
             raise TemplateError("limit", "it used more memory or time than it may") from None
         if "kind" in answer:

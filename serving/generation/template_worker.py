@@ -134,9 +134,9 @@ def _line(error: Exception) -> str:
 
 
 def _allow_cpu_seconds(seconds: float) -> None:
-    """The kernel ends this process some time after the parent should have: so none spins on when the parent is gone."""
+    """The kernel ends this process where it computes for longer, whatever the clock says, and whoever is still there."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    soft = int(usage.ru_utime + usage.ru_stime + seconds) + 2
+    soft = int(usage.ru_utime + usage.ru_stime + seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
