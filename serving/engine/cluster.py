@@ -49,7 +49,16 @@ def address_to_listen_on(cluster: ClusterConfig) -> tuple[str, int]:
 
 
 def runs_here(deployment: Deployment, window: int) -> dict[str, str]:
-    """What hosts compare before they load anything: versions, settings, and which weights. Raises CheckpointError."""
+    """What hosts compare before they load anything: versions, settings, and which weights.
+
+    Raises CheckpointError; ConfigError for a mesh that several hosts do not offer.
+    """
+    if deployment.mesh.pipeline > 1:
+        raise ConfigError(
+            f"the mesh axis pipeline must be 1 on several hosts, not {deployment.mesh.pipeline}: what goes from stage to "
+            "stage does not go from host to host yet; split the model over tensor or expert",
+            param="mesh",
+        )
     shared = {name: _shared(getattr(deployment, name)) for name in ("model", "engine", "mesh")}
     return {
         **{name: version(name) for name in ("weft", "jax", "jaxlib")},

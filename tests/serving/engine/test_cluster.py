@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
-from serving.config import ClusterConfig, Deployment, EngineConfig, ModelConfig
+from serving.config import ClusterConfig, Deployment, EngineConfig, MeshConfig, ModelConfig
 from serving.engine import cluster_wire
 from serving.engine.cluster import address_to_listen_on, cluster_token, differences, runs_here
 from serving.engine.cluster_wire import Keys, Seal
@@ -292,5 +292,7 @@ def test_hosts_compare_what_makes_their_programs_and_no_more(tmp_path) -> None:
         runs_here(deployment, window=32),
     ):
         assert [text.split()[0] for text in differences(mine, changed)] == ["deployment"]
+    with pytest.raises(ConfigError, match="pipeline must be 1 on several hosts, not 2"):
+        runs_here(dataclasses.replace(deployment, mesh=MeshConfig(pipeline=2)), window=64)
     (tmp_path / "config.json").write_text("{}")
     assert [text.split()[0] for text in differences(mine, runs_here(deployment, window=64))] == ["checkpoint"]
