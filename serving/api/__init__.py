@@ -13,6 +13,7 @@
     chat_reply, chat_choice, completion_reply, reply_parts      deltas -> replies
     websocket         several requests over one connection      socket_message, socket_protocol
     files/, batches/  files of requests, run later
+    openapi/          all of it, as a document
     grpc/             the same requests, over gRPC              messages/          and in Anthropic's words
 
     chunks            deltas -> event bytes                     sse               event bytes -> the client, to one end

@@ -15,6 +15,7 @@ from serving.api.front import Front
 from serving.api.gate import Gate
 from serving.api.health import health_routes
 from serving.api.messages.routes import message_routes
+from serving.api.openapi.routes import document_routes
 from serving.api.page import page_routes
 from serving.api.request_body import body_bytes_for
 from serving.api.resumed_generation import resumed_events
@@ -29,6 +30,7 @@ from serving.engine.client import Engine
 from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
 from serving.observability.metrics import Metrics
+from serving.observability.request_trace import Tracing
 from serving.sessions.durable_generations import DurableGenerations, DurablePolicy
 from serving.sessions.generation_log import GenerationLog
 from serving.sessions.generation_log_memory import MemoryGenerationLog
@@ -45,6 +47,7 @@ def build_app(
     gateway: Gateway | None = None,
     log: GenerationLog | None = None,
     policy: DurablePolicy | None = None,
+    tracing: Tracing | None = None,
     files: FilesConfig | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
@@ -67,6 +70,7 @@ def build_app(
         ),
         gateway=gateway,
         streams=streams or StreamLimits(),
+        tracing=tracing or Tracing(),
     )
     max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
     batches = open_batches(service, files, max_body_bytes)
@@ -80,9 +84,10 @@ def build_app(
             *token_routes(service, max_body_bytes),
             *model_routes(service),
             *health_routes(service, metrics=not gateway.access.admin.only_metrics_here),
+            *document_routes(),
             *page_routes(),
         ],
-        middleware=[Middleware(Front, metrics=metrics, gate=Gate(server), gateway=gateway)],
+        middleware=[Middleware(Front, metrics=metrics, gate=Gate(server), gateway=gateway, tracing=service.tracing)],
         exception_handlers={HTTPException: pass_on},
         lifespan=partial(_lifespan, service, batches),
     )
@@ -109,3 +114,4 @@ async def _lifespan(service: Service, batches: Batches | None, _: Starlette) -> 
         await service.durable.hand_over()
         await service.durable.close()
         await service.gateway.close()
+        await asyncio.to_thread(service.tracing.close)

@@ -166,7 +166,7 @@ def test_every_number_of_a_deployment_has_a_range() -> None:
     assert numbers == {
         *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "num_pages"),
         *("cache_bytes", "step_timeout_seconds", "token_buckets", "cpu_threads", "aging_seconds"),
-        "target_inter_token_ms",
+        *("target_inter_token_ms", "decode_rounds"),
     }
 
 
@@ -206,3 +206,19 @@ def test_a_file_that_is_no_toml_is_refused(file: Path, content: bytes) -> None:
 def test_a_file_that_is_not_there_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert "no such deployment file" in refused(tmp_path / "absent.toml").message
     assert "cannot be read" in refused(tmp_path).message
+
+
+@pytest.mark.parametrize(
+    ("traces", "param"),
+    [('endpoint = "collector:4317"', "endpoint"), ("sample = 1.5", "sample"), ("ratio = 0.5", "traces.ratio")],
+)
+def test_traces_go_to_an_address_and_a_share_is_a_share(file: Path, traces: str, param: str) -> None:
+    file.write_text(f"name = 'a'\n[model]\ncheckpoint = 'w'\n[traces]\n{traces}")
+    assert refused(file).param == param
+
+
+def test_files_have_a_folder_beside_the_deployment_and_limits_that_hold_something(file: Path) -> None:
+    assert load_deployment(written(file)).files.folder is None
+    assert load_deployment(written(file, **{"files.folder": '"kept"'})).files.folder == file.parent / "kept"
+    for name in ("max_file_bytes", "max_tenant_bytes", "max_tenant_files", "max_batch_requests", "concurrent_requests"):
+        assert refused(written(file, **{f"files.{name}": "0"})).param == name

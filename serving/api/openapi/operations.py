@@ -1,0 +1,115 @@
+"""Every operation of the public listener, by method and by its route's path."""
+
+from collections.abc import Mapping
+
+from serving.api.batches.batch_body import BatchBody
+from serving.api.chat_body import ChatBody
+from serving.api.completion_body import CompletionBody
+from serving.api.files.upload import PURPOSES
+from serving.api.messages.body import CountTokensBody, MessagesBody
+from serving.api.openapi.operation import EVENTS, Operation, Query
+from serving.api.tokenize_body import DetokenizeBody, TokenizeBody
+from serving.observability.metrics import CONTENT_TYPE
+
+BYTES, HTML, PROMETHEUS = "application/octet-stream", "text/html", CONTENT_TYPE.partition(";")[0]
+
+_HI = [{"role": "user", "content": "hi"}]
+_UPLOAD = {
+    "type": "object",
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "purpose": {"type": "string", "enum": list(PURPOSES)},
+    },
+    "required": ["file", "purpose"],
+    "additionalProperties": False,
+}
+_AFTER = Query(name="after", schema={"type": "string"}, says="The id of the last one that the client has.")
+
+
+def _limit(most: int) -> Query:
+    return Query(name="limit", schema={"type": "integer", "minimum": 1, "maximum": most}, says="So many at most.")
+
+
+OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("POST", "/v1/chat/completions"): Operation(
+        says="An answer to messages.",
+        body=ChatBody,
+        example={"messages": _HI, "max_tokens": 16, "temperature": 0},
+        reply="ChatCompletion",
+        streams=True,
+    ),
+    ("POST", "/v1/completions"): Operation(
+        says="A continuation of prompts.",
+        body=CompletionBody,
+        example={"prompt": ["hi", "ho"], "max_tokens": 16},
+        reply="Completion",
+        streams=True,
+    ),
+    ("POST", "/v1/messages"): Operation(
+        says="An answer to messages, in Anthropic's protocol.",
+        body=MessagesBody,
+        example={"messages": _HI, "max_tokens": 16, "system": "Be short."},
+        reply="Message",
+        streams=True,
+        error="MessagesError",
+    ),
+    ("POST", "/v1/messages/count_tokens"): Operation(
+        says="The tokens of a prompt, in Anthropic's protocol.",
+        body=CountTokensBody,
+        example={"messages": _HI},
+        reply="TokenCount",
+        error="MessagesError",
+    ),
+    ("POST", "/tokenize"): Operation(
+        says="A prompt, or messages, as tokens.", body=TokenizeBody, example={"prompt": "hi"}, reply="Tokens"
+    ),
+    ("POST", "/detokenize"): Operation(
+        says="Tokens as text.", body=DetokenizeBody, example={"tokens": [1, 2]}, reply="Prompt"
+    ),
+    ("GET", "/v1/models"): Operation(says="The served models.", reply="Models"),
+    ("GET", "/v1/models/{name:path}"): Operation(says="One served model.", reply="Model"),
+    ("GET", "/v1/streams/{stream_id}"): Operation(
+        says="A durable stream, read again.",
+        media=EVENTS,
+        query=(Query(name="after", schema={"type": "string"}, says="The id of the last event that the client has."),),
+    ),
+    ("DELETE", "/v1/streams/{stream_id}"): Operation(says="Ends a durable stream for all readers.", reply="StreamEnd"),
+    ("POST", "/v1/streams/{stream_id}/cancel"): Operation(says="As DELETE of the stream.", reply="StreamEnd"),
+    ("POST", "/v1/files"): Operation(says="Keeps a file.", form=_UPLOAD, reply="File"),
+    ("GET", "/v1/files"): Operation(
+        says="The tenant's files, page by page.",
+        reply="Files",
+        query=(
+            Query(name="purpose", schema={"type": "string"}, says="Only files of this purpose."),
+            Query(
+                name="order", schema={"enum": ["asc", "desc"]}, says="By their creation; the newest first if not given."
+            ),
+            _limit(10_000),
+            _AFTER,
+        ),
+    ),
+    ("GET", "/v1/files/{file_id}"): Operation(says="What is known of a file.", reply="File"),
+    ("DELETE", "/v1/files/{file_id}"): Operation(says="Deletes a file.", reply="FileEnd"),
+    ("GET", "/v1/files/{file_id}/content"): Operation(says="A file's bytes.", media=BYTES),
+    ("POST", "/v1/batches"): Operation(
+        says="Runs the requests in a file.",
+        body=BatchBody,
+        example={"input_file_id": "file-0", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
+        reply="Batch",
+    ),
+    ("GET", "/v1/batches"): Operation(
+        says="The tenant's batches, the newest first.", reply="Batches", query=(_limit(100), _AFTER)
+    ),
+    ("GET", "/v1/batches/{batch_id}"): Operation(says="How far a batch is.", reply="Batch"),
+    ("POST", "/v1/batches/{batch_id}/cancel"): Operation(says="Ends a batch early.", reply="Batch"),
+    ("GET", "/v1/socket"): Operation(says="A WebSocket for several requests at a time: docs/api.md.", status=101),
+    ("GET", "/openapi.json"): Operation(says="This document.", reply="Document"),
+    ("GET", "/health/live"): Operation(says="The API process runs.", reply="Health", is_open=True),
+    ("GET", "/health/ready"): Operation(says="The engine answers.", reply="Health", is_open=True),
+    ("GET", "/health"): Operation(says="As /health/ready.", reply="Health", is_open=True),
+    ("GET", "/metrics"): Operation(
+        says="Metrics, as Prometheus reads them; for keys of scope admin.", media=PROMETHEUS
+    ),
+    ("GET", "/"): Operation(says="The chat page.", media=HTML),
+    ("GET", "/static/{path}"): Operation(says="The chat page's files.", media="*/*"),
+}
