@@ -26,7 +26,7 @@ from serving.api.http import build_app
 from serving.api.metered_engine import MeteredEngine
 from serving.api.request_body import body_bytes_for
 from serving.api.service import ModelCard, StreamLimits
-from serving.config import Deployment, StreamsConfig
+from serving.config import Deployment, StreamsConfig, TracesConfig
 from serving.engine.client import Engine
 from serving.engine.follower import Membership, follow
 from serving.engine.leader import Leader
@@ -40,6 +40,7 @@ from serving.generation.generator import Generator
 from serving.generation.grammar_vocabulary import vocabulary_of
 from serving.generation.tokenizer import load_tokenizer
 from serving.observability.metrics import Metrics
+from serving.observability.request_trace import Tracing
 from serving.sessions.durable_generations import DurablePolicy
 from serving.sessions.generation_log import GenerationLog, LogLimits
 from serving.sessions.generation_log_memory import MemoryGenerationLog
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from serving.api.grpc.server import GrpcServer
 
 REDIS_PASSWORD_VARIABLE = "WEFT_REDIS_PASSWORD"
+COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 
@@ -154,9 +156,20 @@ def build_api(deployment: Deployment, engine: Engine, api_key: str | None = None
     )
 
 
+        tracing=build_tracing(deployment.traces),
 def build_log(streams: StreamsConfig) -> GenerationLog:
     """Raises ConfigError."""
     limits = LogLimits(retain_seconds=streams.retain_seconds, max_bytes=streams.max_bytes)
+def build_tracing(traces: TracesConfig) -> Tracing:
+    """Off where neither the deployment nor OpenTelemetry's own variables name a collector."""
+    if traces.endpoint is None and not any(os.environ.get(name) for name in COLLECTOR_VARIABLES):
+        return Tracing()
+    # Here and not above: most deployments do without, and the SDK takes a while to import.
+    from serving.observability.otel import otlp_tracing
+
+    return otlp_tracing(traces.endpoint, traces.sample)
+
+
     if streams.path is not None:
         return SqliteGenerationLog(streams.path, limits)
     if streams.redis is not None:

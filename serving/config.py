@@ -114,6 +114,23 @@ class FilesConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TracesConfig:
+    """Where spans of requests go (docs/operations.md)."""
+
+    endpoint: str | None = None  # OTLP over HTTP; None: what OTEL_EXPORTER_OTLP_ENDPOINT says, or nowhere
+    sample: float = 1.0  # share of the requests that come without a trace context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingsConfig:
+    """The encoder behind /v1/embeddings (docs/embeddings.md)."""
+
+    checkpoint: Path  # a folder in the form of the sentence-transformers library
+    name: str  # the model id that clients send
+    max_tokens: int = 256  # of a text; longer ones are refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeshConfig:
     """Over how many devices one model is split, axis by axis (see sharding/mesh.py)."""
 
@@ -170,6 +187,7 @@ _RANGES: dict[str, tuple[int, float]] = {
     "files.max_tenant_batches": (1, math.inf),
     "files.concurrent_requests": (1, math.inf),
     "streams.max_bytes": (1 << 20, math.inf),
+    "traces.sample": (0, 1),
     "streams.retain_seconds": (1, 30 * 86400),
     "streams.grace_seconds": (0, 30 * 86400),
 }
@@ -183,10 +201,12 @@ class Deployment:
     server: ServerConfig = field(default_factory=ServerConfig)
     streams: StreamsConfig = field(default_factory=StreamsConfig)
     files: FilesConfig = field(default_factory=FilesConfig)
+    embeddings: EmbeddingsConfig | None = None  # None: no /v1/embeddings
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     log_format: LogFormat = "text"
+    traces: TracesConfig = field(default_factory=TracesConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
     tiers: Mapping[str, TierConfig] = field(default_factory=dict)
@@ -256,6 +276,8 @@ def check_limits(deployment: Deployment, where: str) -> None:
     _check_names(deployment.server, where)
     _check_streams(deployment.streams, where)
     _check_cluster(deployment.cluster, where)
+    _check_embeddings(deployment, where)
+    _check_traces(deployment.traces, where)
     check_access(deployment.access, where)
 
 
@@ -267,6 +289,15 @@ def _check_streams(streams: StreamsConfig, where: str) -> None:
             raise ConfigError(f'{where}: streams.{name} is for streams.log = "{log}", which needs it', param=name)
     if streams.redis is not None and not streams.redis.startswith(("redis://", "rediss://", "unix://")):
         raise ConfigError(f"{where}: streams.redis must begin with redis://, rediss:// or unix://", param="redis")
+
+
+def _check_traces(traces: TracesConfig, where: str) -> None:
+    if traces.endpoint is not None and not traces.endpoint.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"{where}: traces.endpoint must be a collector's address for OTLP over HTTP, such as "
+            f'"http://localhost:4318", not {traces.endpoint!r}',
+            param="endpoint",
+        )
 
 
 def _check_names(server: ServerConfig, where: str) -> None:
@@ -312,6 +343,23 @@ def _check_cluster(cluster: ClusterConfig, where: str) -> None:
                 f"{where}: cluster.{key} must name one address, that of the network between the hosts, not {name!r}",
                 param=key,
             )
+
+
+def _check_embeddings(deployment: Deployment, where: str) -> None:
+    config = deployment.embeddings
+    if config is None:
+        return
+    if not config.name or config.name == deployment.name:
+        raise ConfigError(
+            f"{where}: embeddings.name must be a name of its own, not {config.name!r}: clients choose the encoder by it",
+            param="name",
+        )
+    if config.max_tokens < 1:
+        raise ConfigError(
+            f"{where}: embeddings.max_tokens must be at least 1, not {config.max_tokens}", param="max_tokens"
+        )
+    if deployment.cluster.processes > 1:
+        raise ConfigError(f"{where}: embeddings are not offered where cluster.processes is above 1", param="embeddings")
 
 
 def _build(kind: type, table: dict[str, Any], path: Path, prefix: str) -> Any:

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from serving.gateway.principal import Principal, anonymous
+from serving.observability.request_trace import UNTRACED, RequestTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,3 +13,4 @@ class Caller:
     principal: Principal = field(default_factory=anonymous)
     arrival: float = field(default_factory=time.monotonic)  # seconds of the monotonic clock
     reply_fields: dict[str, str] = field(default_factory=dict)  # headers that the answer's head will have
+    trace: RequestTrace = UNTRACED

@@ -38,11 +38,13 @@ from serving.gateway.principal import Credentials, Principal
 from serving.gateway.principal import Scope as Grant
 from serving.observability.logs import log_event, log_failure
 from serving.observability.metrics import Metrics
+from serving.observability.request_trace import UNTRACED, Tracing
 
 _ECHOED = re.compile(r"[!-~]{1,64}")
 _QUIET_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
 _PAGE_PATHS = ("/", "/admin")  # where a person comes with a browser, which then asks for the key by itself
 _GRANTS = {"/metrics": Grant.ADMIN}  # what a path needs beside a name; INFERENCE where it is not here
+_TRACED = "/v1/"
 _GENERATING = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/messages"))
 _ERROR_SHAPES: Mapping[str, ErrorShape] = {
     "/v1/messages": anthropic_shape,
@@ -66,6 +68,7 @@ class Front:
         gateway: Gateway,
         grants: Mapping[str, Grant] = _GRANTS,
         default_grant: Grant = Grant.INFERENCE,
+        tracing: Tracing | None = None,
     ) -> None:
         self._app = app
         self._metrics = metrics
@@ -73,12 +76,13 @@ class Front:
         self._gateway = gateway
         self._grants = grants
         self._default_grant = default_grant
+        self._tracing = tracing or Tracing()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, send)
+        exchange = _Exchange(scope, send, self._tracing)
         error = await self._failure(scope, receive, exchange)
         code = None
         if isinstance(error, WeftError | HTTPException):
@@ -102,6 +106,7 @@ class Front:
             return error
         except asyncio.CancelledError:
             await self._reply_error(stopping(), scope, receive, exchange)
+            exchange.end_trace(stopping().code)
             raise
         except Exception as error:  # the client gets a 500 without its text, the log its frames
             log_failure(logger, "request failed", error, request_id=exchange.request_id)
@@ -145,7 +150,7 @@ class Front:
 class _Exchange:
     """One request and what was sent for it."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send, tracing: Tracing) -> None:
         self.request_id = new_id()
         self.status: int | None = None
         self.admission: Admission | None = None  # None: refused at the gate
@@ -156,17 +161,25 @@ class _Exchange:
         self._start = time.monotonic()
         self._caller: Caller | None = None
         self._closed = False  # a WebSocket
+        self._tracing = tracing
+        self._trace = UNTRACED
+        self._replying: float | None = None  # since when
         theirs = Headers(scope=scope).get("x-request-id", "")
         self._echo = theirs if _ECHOED.fullmatch(theirs) else None
 
     def identify(self, principal: Principal | None) -> None:
-        if principal is not None:
-            self._caller = Caller(request_id=self.request_id, principal=principal, arrival=self._start)
-            self._scope["state"]["caller"] = self._caller
+        if principal is None:
+            return
+        scope = self._scope
+        if scope["type"] == "http" and scope["path"].startswith(_TRACED):  # each message of a WebSocket has its own
+            self._trace = self._tracing.begin(scope["method"], Headers(scope=scope), self._start)
+        self._caller = Caller(request_id=self.request_id, principal=principal, arrival=self._start, trace=self._trace)
+        scope["state"]["caller"] = self._caller
 
     async def send(self, message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
             self.status = message.get("status", 101)
+            self._replying = time.monotonic()
             message.setdefault("headers", [])
             headers = MutableHeaders(scope=message)
             headers["x-request-id"] = self.request_id
@@ -205,7 +218,24 @@ class _Exchange:
             code=code or state.get("break_code"),
             prompt_tokens=generation and generation.prompt_tokens,
             completion_tokens=generation and generation.completion_tokens,
+            **self._trace.log_fields,
         )
+        self.end_trace(code or state.get("break_code"))
+
+    def end_trace(self, code: str | None) -> None:
+        trace = self._trace
+        if not trace.is_recorded:
+            return
+        method, route = self._scope["method"], getattr(self._scope.get("route"), "path", None)
+        if self._replying is not None:
+            trace.record("reply", self._replying, time.monotonic())
+        attributes = {"http.request.method": method, "weft.request_id": self.request_id}
+        if route is not None:
+            attributes["http.route"] = route
+        trace.describe(attributes, name=method if route is None else f"{method} {route}")
+        if self.status is not None:
+            trace.describe({"http.response.status_code": self.status})
+        trace.end(code)
 
 
 def _headers_once(scope: Scope) -> Mapping[str, str]:

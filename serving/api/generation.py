@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import cast
 
 from serving.api.caller import Caller
+from serving.api.generation_trace import EngineSpans, generation_stage
 from serving.api.service import Service
 from serving.errors import RequestError
 from serving.gateway.ask import Ask
@@ -16,6 +17,7 @@ from serving.generation.choice import ChoiceStep
 from serving.generation.generator import Generator
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.observability.metrics import Outcome, StreamMeter
+from serving.observability.request_trace import UNTRACED
 from serving.sessions.logged_generation import LoggedEvent
 
 Deltas = AsyncGenerator[tuple[int, TextDelta], None]
@@ -46,6 +48,7 @@ class Generation:
         self._client_names = client_names or {}
         self._generated: dict[tuple[int, int], int] = {}  # tokens of each choice, whether it ended or not
         self._meters: dict[tuple[int, int], StreamMeter] = {}
+        self._trace = UNTRACED
 
     @property
     def prompt_tokens(self) -> int:
@@ -91,13 +94,16 @@ class Generation:
         wish = self._requests[0].priority
         service.gateway.knock(principal, wish)
         slots = service.slots.take(n * len(self._requests), param="prompt" if n == 1 else "n")
-        with self._named_for_client(), slots:
-            with service.gateway.preparing():
+        trace = generation_stage(self._caller.trace, self._requests, service.card.name, stream=self._stream)
+        with trace as self._trace, self._named_for_client(), slots:
+            with service.gateway.preparing(), trace.stage("prepare") as preparing:
                 for request in self._requests:
-                    self.prepared.append(await service.generator.prepare(request))
+                    self.prepared.append(await service.generator.prepare(request, preparing))
                     service.metrics.prompt_tokens.observe(self.prepared[-1].prompt_tokens)
             ask = Ask.of(self.prepared, model=service.card.name, stream=self._stream, priority=wish)
-            async with service.gateway.admit(principal, ask) as self.lease:
+            async with AsyncExitStack() as admitted:
+                with trace.stage("admission"):
+                    self.lease = await admitted.enter_async_context(service.gateway.admit(principal, ask))
                 self._caller.reply_fields.update(self.lease.metadata)
                 yield
 
@@ -117,10 +123,13 @@ class Generation:
             for prompt, prepared in enumerate(self.prepared)
             for choice in range(prepared.n)
         }
+        spans = EngineSpans(self._trace, self.prepared) if self._trace.is_recorded else None
         outcome: Outcome = "abort"
         try:
             async with aclosing(merged_steps(self._service.generator, self.prepared)) as steps:
                 async for prompt, step in steps:
+                    if spans is not None:
+                        spans.see(prompt, step)
                     if step.delta is not None:
                         self._measure(prompt, step.delta)
                     yield prompt, step
@@ -131,6 +140,8 @@ class Generation:
             now = time.monotonic()
             for meter in self._meters.values():
                 meter.end(now, outcome)
+            if spans is not None:
+                spans.end(self.completion_tokens, self._caller.arrival)
 
     def _measure(self, prompt: int, delta: TextDelta) -> None:
         now = time.monotonic()

@@ -11,6 +11,7 @@ from serving.errors import NotFoundError, UnsupportedError
 from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
 from serving.observability.metrics import Metrics
+from serving.observability.request_trace import Tracing
 from serving.sessions.durable_generations import DurableGenerations
 
 
@@ -42,6 +43,7 @@ class Service:
     durable: DurableGenerations
     gateway: Gateway = field(default_factory=Gateway)
     streams: StreamLimits = StreamLimits()
+    tracing: Tracing = field(default_factory=Tracing)
     now: Callable[[], float] = field(default=time.time)
 
     def check_model(self, name: str | None) -> None:

@@ -153,7 +153,9 @@ class _Socket:
             self._service.metrics.refuse(error_code(error))
             await self.fail(name, error)
             return
-        caller = Caller(request_id=new_id(), principal=self._principal)
+        arrival = time.monotonic()
+        trace = self._service.tracing.begin(f"{PATH} {understood.message.type}", self._websocket.headers, arrival)
+        caller = Caller(request_id=new_id(), principal=self._principal, arrival=arrival, trace=trace)
         self._requests[understood.message.id] = _Request(self, self._service, caller, understood)
 
     async def _end_requests(self) -> None:
@@ -270,7 +272,10 @@ class _Request:
             code=code,
             prompt_tokens=generation and generation.prompt_tokens,
             completion_tokens=generation and generation.completion_tokens,
+            **self._caller.trace.log_fields,
         )
+        self._caller.trace.describe({"weft.request_id": self._caller.request_id})
+        self._caller.trace.end(code)
 
 
 def _cancelled() -> StreamCancelledError:

@@ -26,6 +26,7 @@ from serving.generation.stop_strings import StopStrings
 from serving.generation.tokenizer import Tokenizer
 from serving.generation.tool_calls import TOOL_CALL_TAGS
 from serving.generation.validation import check_defaults, check_text, check_token_ids, resolve_sampling
+from serving.observability.request_trace import UNTRACED, RequestTrace
 
 ENCODE_IN_THREAD_ABOVE = 4096  # characters; encoding so many takes a few milliseconds
 
@@ -53,10 +54,10 @@ class Generator:
         check_defaults(self.defaults)
         _check_end_tokens(tokenizer)
 
-    async def prepare(self, request: TextRequest) -> PreparedPrompt:
+    async def prepare(self, request: TextRequest, trace: RequestTrace = UNTRACED) -> PreparedPrompt:
         """Renders, encodes and checks. Raises RequestError that names what is wrong (ContextLengthError where prompt
         and output do not fit the window, UnsupportedError for chat without a chat template)."""
-        text, ids = await self._prompt(request)
+        text, ids = await self._prompt(request, trace)
         prompt_param = "prompt" if request.messages is None else "messages"
         if not ids:
             raise RequestError("the prompt has no tokens", param=prompt_param)
@@ -174,18 +175,21 @@ class Generator:
             variables=request.chat_template_kwargs,
         )
 
-    async def _prompt(self, request: TextRequest) -> tuple[str | None, tuple[int, ...]]:
+    async def _prompt(self, request: TextRequest, trace: RequestTrace) -> tuple[str | None, tuple[int, ...]]:
         if (request.prompt is None) == (request.messages is None):
             raise RequestError("exactly one of prompt and messages must be given", param="messages")
         if isinstance(request.prompt, tuple):
             return None, check_token_ids(request.prompt, self.tokenizer.vocab_size, "prompt")
         if request.prompt is None:
-            text, param, special = await self.render_chat(request), "messages", False
+            with trace.stage("render"):
+                text = await self.render_chat(request)
+            param, special = "messages", False
         else:
             text, param, special = request.prompt, "prompt", True
         if request.add_special_tokens is not None:
             special = request.add_special_tokens
-        return text, tuple(await self.tokenize(text, add_special_tokens=special, param=param))
+        with trace.stage("encode"):
+            return text, tuple(await self.tokenize(text, add_special_tokens=special, param=param))
 
     async def _choice(
         self, prepared: PreparedPrompt, choice: Choice, told: "_Told", index: int

@@ -62,7 +62,7 @@ class GrpcFront:
         try:
             try:
                 self._check_room()
-                call.caller = await self._admitted(context, request_id, start)
+                call.caller = await self._admitted(context, method, request_id, start)
                 yield call
             except asyncio.CancelledError:
                 code = _why_cancelled(call, context)
@@ -83,6 +83,7 @@ class GrpcFront:
         finally:
             self._end(call)
             _log(call, method, code, time.monotonic() - start)
+            call.caller.trace.end(code)
 
     async def drained(self) -> None:
         """Returns when no call is running."""
@@ -102,7 +103,9 @@ class GrpcFront:
                 f"{self._most_calls} calls are open; try again later", retry_after=1.0, code="too_many_calls"
             )
 
-    async def _admitted(self, context: grpc.aio.ServicerContext, request_id: str, arrival: float) -> Caller:
+    async def _admitted(
+        self, context: grpc.aio.ServicerContext, method: str, request_id: str, arrival: float
+    ) -> Caller:
         """Raises AuthenticationError, ForbiddenError."""
         await context.send_initial_metadata(((REQUEST_ID_KEY, request_id),))
         headers = _once(context.invocation_metadata() or ())
@@ -112,7 +115,10 @@ class GrpcFront:
         certificate = next((name.decode(errors="replace") for name in names), None)
         principal = await self._service.gateway.authenticate(Credentials.of(headers, certificate=certificate))
         principal.require(Scope.INFERENCE)
-        return Caller(request_id=request_id, principal=principal, arrival=arrival)
+        trace = self._service.tracing.begin(
+            method, headers, arrival, {"rpc.system": "grpc", "rpc.method": method, "weft.request_id": request_id}
+        )
+        return Caller(request_id=request_id, principal=principal, arrival=arrival, trace=trace)
 
     def _begin(self, call: Call) -> None:
         self._calls.add(call)
@@ -155,4 +161,5 @@ def _log(call: Call, method: str, code: str | None, seconds: float) -> None:
         code=code,
         prompt_tokens=generation and generation.prompt_tokens,
         completion_tokens=generation and generation.completion_tokens,
+        **call.caller.trace.log_fields,
     )

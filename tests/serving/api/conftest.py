@@ -20,6 +20,7 @@ from serving.generation.chat_format import ChatFormat
 from serving.generation.generator import Generator
 from serving.generation.tokenizer import Tokenizer, load_tokenizer
 from serving.observability.metrics import Metrics
+from serving.observability.request_trace import Tracing
 from serving.sessions.durable_generations import DurablePolicy
 from serving.sessions.generation_log import GenerationLog
 from tests.fakes.engine import Script, ScriptedEngine
@@ -117,6 +118,7 @@ class ApiMaker:
         gateway: Gateway | None = None,
         log: GenerationLog | None = None,
         policy: DurablePolicy | None = None,
+        tracing: Tracing | None = None,
         files: FilesConfig | None = None,
         **server: Any,
     ) -> Api:
@@ -137,6 +139,7 @@ class ApiMaker:
             gateway=gateway,
             log=log,
             policy=policy,
+            tracing=tracing,
             files=files,
         )
         return Api(app, engine)
