@@ -75,11 +75,13 @@ def build_engine(
         )
     # Here and not above: the API process imports this module too, and must not load JAX.
     from serving.engine.device import load_executor
+    from serving.engine.encoder import load_encoder
     from serving.engine.local import start_local_engine
 
     if leader is not None:
         _join_runtime(deployment, leader.gather(cluster.runtime_port, progress), process=0)
     begin = time.monotonic()
+    encoder = load_encoder(deployment, progress)
     executor = load_executor(deployment, window_of(deployment), progress)
     _spare_the_garbage_collector()
     if leader is not None:
@@ -90,6 +92,7 @@ def build_engine(
         startup_seconds=time.monotonic() - begin,
         on_failure=on_failure,
         vocabulary=lambda: vocabulary_of(load_tokenizer(deployment.model.checkpoint)),
+        encoder=encoder,
     )
 
 
@@ -153,13 +156,10 @@ def build_api(deployment: Deployment, engine: Engine, api_key: str | None = None
         policy=DurablePolicy(refuse_without_log=streams.on_log_failure == "refuse"),
         gateway=gateway,
         files=deployment.files,
+        tracing=build_tracing(deployment.traces),
     )
 
 
-        tracing=build_tracing(deployment.traces),
-def build_log(streams: StreamsConfig) -> GenerationLog:
-    """Raises ConfigError."""
-    limits = LogLimits(retain_seconds=streams.retain_seconds, max_bytes=streams.max_bytes)
 def build_tracing(traces: TracesConfig) -> Tracing:
     """Off where neither the deployment nor OpenTelemetry's own variables name a collector."""
     if traces.endpoint is None and not any(os.environ.get(name) for name in COLLECTOR_VARIABLES):
@@ -170,6 +170,9 @@ def build_tracing(traces: TracesConfig) -> Tracing:
     return otlp_tracing(traces.endpoint, traces.sample)
 
 
+def build_log(streams: StreamsConfig) -> GenerationLog:
+    """Raises ConfigError."""
+    limits = LogLimits(retain_seconds=streams.retain_seconds, max_bytes=streams.max_bytes)
     if streams.path is not None:
         return SqliteGenerationLog(streams.path, limits)
     if streams.redis is not None:

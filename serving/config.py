@@ -351,7 +351,7 @@ def _check_embeddings(deployment: Deployment, where: str) -> None:
         return
     if not config.name or config.name == deployment.name:
         raise ConfigError(
-            f"{where}: embeddings.name must be a name of its own, not {config.name!r}: clients choose the encoder by it",
+            f"{where}: embeddings.name must be a name of its own, not {config.name!r}: it is what clients choose by",
             param="name",
         )
     if config.max_tokens < 1:

@@ -22,6 +22,7 @@ USES_JAX = {
     "kernels.py",
     "memory.py",
     "device.py",
+    "encoder.py",
     "hosts.py",
     "placement.py",
     "reduced_precision.py",

@@ -156,7 +156,8 @@ async def serve(
 ) -> int:
     """Until SIGTERM, or until the engine fails: then `on_crash` is told, this process ends, and the supervisor starts
     another."""
-    server = EngineServer(engine, socket_path)
+    embedder = engine.embedder if isinstance(engine, LocalEngine) else None
+    server = EngineServer(engine, socket_path, embedder=embedder)
     await server.start()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -18,6 +18,7 @@ from serving.config import Deployment
 from serving.engine.block_pool import BlockPool
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.constraint import Constraint
+from serving.engine.embedding_queue import EmbeddingQueue, TextEncoder
 from serving.engine.engine import EngineLoop, StepExecutor
 from serving.engine.grammars import GrammarCounters, Grammars
 from serving.engine.intake import refuse_beside_grammar
@@ -104,13 +105,17 @@ class LocalEngine:
         watchdog: StepWatchdog,
         on_failure: Callable[[BaseException], None] | None = None,
         grammars: Grammars | None = None,
+        encoder: TextEncoder | None = None,
     ) -> None:
-        """`grammars` None: requests that have one are refused."""
+        """`grammars` None: requests that have one are refused; `encoder` None: there is no `embedder`."""
         self._loop = loop
         self._grammars = grammars
         self._info = info
         self._watchdog = watchdog
         self._on_failure = on_failure
+        self.embedder: EmbeddingQueue | None = None
+        if encoder is not None:
+            self.embedder = EmbeddingQueue(encoder, self.between_steps, is_generating=lambda: not loop.idle)
         self._streams: dict[str, Stream] = {}  # touched by the thread alone
         self._inbox: deque[Stream | Question[Any] | str] = deque()  # a string is the id of a stream to abort
         self._arrived = threading.Event()
@@ -185,6 +190,18 @@ class LocalEngine:
     async def unpin(self, name: str) -> bool:
         """Whether there was such a pin."""
         return await self._ask(lambda scheduler, now: scheduler.unpin(name))
+
+    async def between_steps(self, work: Callable[[], T]) -> T:
+        """What `work` returns or raises, run on the loop's thread, under its watchdog."""
+
+        def watched(scheduler: Scheduler | ShardedScheduler, now: float) -> T:
+            self._watchdog.begin()
+            try:
+                return work()
+            finally:
+                self._watchdog.end()
+
+        return await self._ask(watched)
 
     async def _ask(self, ask: Callable[[Scheduler | ShardedScheduler, float], T]) -> T:
         self._refuse_if_down()
@@ -323,6 +340,7 @@ def start_local_engine(
     on_failure: Callable[[BaseException], None] | None = None,
     watchdog: StepWatchdog | None = None,
     vocabulary: Callable[[], Vocabulary] | None = None,
+    encoder: TextEncoder | None = None,
 ) -> LocalEngine:
     """A scheduler and a loop around an executor, running. `watchdog` None: one with the deployment's limit;
     `vocabulary` None: no request may have a grammar."""
@@ -361,7 +379,7 @@ def start_local_engine(
     watchdog = watchdog or StepWatchdog(engine.step_timeout_seconds)
     grammars = None if vocabulary is None else Grammars(vocabulary, executor.vocab_size)
     return LocalEngine(
-        EngineLoop(scheduler_for(limits, pool, scheduler), executor), info, watchdog, on_failure, grammars
+        EngineLoop(scheduler_for(limits, pool, scheduler), executor), info, watchdog, on_failure, grammars, encoder
     )
 
 

@@ -13,9 +13,11 @@ from typing import Any, cast
 
 import grpc
 import grpc.aio
+import numpy as np
 
 from serving.engine import wire
 from serving.engine.client import EngineInfo, EngineStats
+from serving.engine.embedding import EmbedRequest
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.errors import EngineUnavailableError, RequestError, SetupError, WeftError
 from serving.observability.logs import log_event
@@ -65,16 +67,23 @@ class RemoteEngine:
             session.leave(stream)
 
     async def info(self) -> EngineInfo:
-        reply = wire.decode_info(await self._call(wire.INFO))
+        reply = wire.decode_info(await self._call(wire.INFO, b"", self._timeout_seconds))
         if isinstance(reply, wire.Failure):
             raise reply.error()
         return reply.info
 
     async def stats(self) -> EngineStats:
-        reply = wire.decode_stats(await self._call(wire.STATS))
+        reply = wire.decode_stats(await self._call(wire.STATS, b"", self._timeout_seconds))
         if isinstance(reply, wire.Failure):
             raise reply.error()
         return reply.stats
+
+    async def embed(self, request: EmbedRequest) -> np.ndarray:
+        """Implements `Embedder`; waits as long as the engine lives."""
+        reply = wire.decode_embedded(await self._call(wire.EMBED, wire.encode(request), timeout_seconds=None))
+        if isinstance(reply, wire.Failure):
+            raise reply.error()
+        return np.frombuffer(reply.vectors, "<f4").reshape(reply.texts, -1)
 
     async def close(self) -> None:
         """Ends the open streams with EngineUnavailableError. The engine process lives on."""
@@ -93,10 +102,10 @@ class RemoteEngine:
             self._channel = grpc.aio.insecure_channel(self._target, options=self._options)
         return self._channel
 
-    async def _call(self, method: str) -> bytes:
+    async def _call(self, method: str, message: bytes, timeout_seconds: float | None) -> bytes:
         call = self._open_channel().unary_unary(f"/{wire.SERVICE}/{method}")
         try:
-            return await call(b"", metadata=_METADATA, timeout=self._timeout_seconds)
+            return await call(message, metadata=_METADATA, timeout=timeout_seconds)
         except grpc.aio.AioRpcError as error:
             raise _translated(error) from error
 

@@ -19,8 +19,9 @@ import msgspec
 
 from serving.engine import wire
 from serving.engine.client import Engine
+from serving.engine.embedding import Embedder
 from serving.engine.request import GenerateRequest, TokenEvent
-from serving.errors import EngineError, RequestError, SetupError, WeftError
+from serving.errors import EngineError, RequestError, SetupError, UnsupportedError, WeftError
 from serving.observability.logs import log_failure
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,17 @@ _MAX_SOCKET_PATH = 100  # bytes; the kernel takes 107, and gRPC some of them
 class EngineServer:
     """Serves `engine` at `socket_path` from `start` to `stop`. Does not close the engine."""
 
-    def __init__(self, engine: Engine, socket_path: Path, *, keepalive_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        socket_path: Path,
+        *,
+        embedder: Embedder | None = None,
+        keepalive_seconds: float = 5.0,
+    ) -> None:
+        """`embedder` None: texts are refused."""
         self._engine = engine
+        self._embedder = embedder
         self._path = socket_path
         self._keepalive_seconds = keepalive_seconds
         self._server: grpc.aio.Server | None = None
@@ -58,6 +68,7 @@ class EngineServer:
             wire.SESSION: grpc.stream_stream_rpc_method_handler(cast(Any, self._session)),
             wire.INFO: grpc.unary_unary_rpc_method_handler(cast(Any, self._info)),
             wire.STATS: grpc.unary_unary_rpc_method_handler(cast(Any, self._stats)),
+            wire.EMBED: grpc.unary_unary_rpc_method_handler(cast(Any, self._embed)),
         }
 
     async def _session(self, _: object, context: grpc.aio.ServicerContext) -> None:
@@ -78,6 +89,17 @@ class EngineServer:
             return wire.encode(wire.StatsReply(await self._engine.stats()))
         except WeftError as error:
             return wire.encode(wire.Failure.of(error))
+
+    async def _embed(self, message: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        """Cancelled where the client leaves."""
+        await _check_protocol(context)
+        try:
+            if self._embedder is None:
+                raise UnsupportedError("this engine has no encoder", param="model")
+            vectors = await self._embedder.embed(wire.decode_embed(message))
+        except WeftError as error:
+            return wire.encode(wire.Failure.of(error))
+        return wire.encode(wire.EmbedReply(len(vectors), vectors.astype("<f4").tobytes()))
 
 
 class _Session:

@@ -10,6 +10,7 @@ import json
 import msgspec
 
 from serving.engine.client import EngineInfo, EngineStats
+from serving.engine.embedding import EmbedRequest
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.errors import (
     CheckpointError,
@@ -29,7 +30,7 @@ from serving.errors import (
 )
 
 SERVICE = "weft.Engine"
-SESSION, INFO, STATS = "Session", "Info", "Stats"
+SESSION, INFO, STATS, EMBED = "Session", "Info", "Stats", "Embed"
 PROTOCOL_KEY = "weft-protocol"  # the metadata key of every call
 
 _ERRORS: dict[str, type[WeftError]] = {
@@ -108,8 +109,13 @@ class StatsReply(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
+class EmbedReply(msgspec.Struct, frozen=True, tag=True):
+    texts: int
+    vectors: bytes  # float32, little endian, text by text
+
+
 def _digest() -> str:
-    kinds = (Submit, Abort, GenerateRequest, Batch, Failure, InfoReply, StatsReply)
+    kinds = (Submit, Abort, GenerateRequest, Batch, Failure, InfoReply, StatsReply, EmbedRequest, EmbedReply)
     schema = msgspec.json.schema_components(kinds)
     return hashlib.sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -123,6 +129,8 @@ decode_request = msgspec.msgpack.Decoder(GenerateRequest).decode
 decode_batch = msgspec.msgpack.Decoder(Batch).decode
 decode_info = msgspec.msgpack.Decoder(InfoReply | Failure).decode
 decode_stats = msgspec.msgpack.Decoder(StatsReply | Failure).decode
+decode_embed = msgspec.msgpack.Decoder(EmbedRequest).decode
+decode_embedded = msgspec.msgpack.Decoder(EmbedReply | Failure).decode
 
 
 def encode_submit(request: GenerateRequest) -> bytes:
