@@ -1,4 +1,4 @@
-"""Batches and the results of their lines, in the database of the files."""
+"""Batches and the results of their lines, in the SQLite file of the files."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from serving.api.batches.batch import Batch
-from serving.api.files.database import Database
+from serving.api.files.facts_file import FactsFile
 from serving.errors import NotFoundError, RateLimitedError
 
 SCHEMA = """
@@ -35,10 +35,10 @@ _decoder = msgspec.msgpack.Decoder(Batch)
 
 
 class BatchStore:
-    def __init__(self, database: Database, max_open: int) -> None:
-        self.database = database
+    def __init__(self, facts: FactsFile, max_open: int) -> None:
+        self.facts = facts
         self._max_open = max_open
-        with database.transaction() as connection:
+        with facts.transaction() as connection:
             for statement in SCHEMA.split(";"):
                 connection.execute(statement)
 
@@ -59,7 +59,7 @@ class BatchStore:
                 (batch.id, batch.tenant, batch.input_file_id, msgspec.msgpack.encode(batch)),
             )
 
-        await self.database.run(insert)
+        await self.facts.run(insert)
 
     async def find(self, tenant: str, batch_id: str) -> tuple[Batch, Counts]:
         """Raises NotFoundError, for another tenant's batch too."""
@@ -69,7 +69,7 @@ class BatchStore:
             row = connection.execute(query, (tenant, batch_id)).fetchone()
             return None if row is None else _with_counts(connection, _decoder.decode(row[0]))
 
-        found = await self.database.run(read)
+        found = await self.facts.run(read)
         if found is None:
             raise NotFoundError(f"there is no batch {batch_id[:64]!r}", param="batch_id", code="batch_not_found")
         return found
@@ -85,7 +85,7 @@ class BatchStore:
             rows = connection.execute(query, (tenant, after, limit + 1)).fetchall()
             return [_with_counts(connection, _decoder.decode(row[0])) for row in rows[:limit]], len(rows) > limit
 
-        return await self.database.run(read)
+        return await self.facts.run(read)
 
     async def change(self, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
         """The batch, after `change` was made to what it was."""
@@ -93,7 +93,7 @@ class BatchStore:
         def update(connection: sqlite3.Connection) -> Batch:
             return self.changed(connection, batch_id, change)
 
-        return await self.database.run(update)
+        return await self.facts.run(update)
 
     def changed(self, connection: sqlite3.Connection, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
         (row,) = connection.execute("SELECT batch FROM batches WHERE id = ?", (batch_id,)).fetchone()
@@ -107,17 +107,17 @@ class BatchStore:
     async def open_batches(self) -> list[Batch]:
         """The oldest first."""
         query = "SELECT batch FROM batches WHERE is_open ORDER BY number"
-        rows = await self.database.run(lambda connection: connection.execute(query).fetchall())
+        rows = await self.facts.run(lambda connection: connection.execute(query).fetchall())
         return [_decoder.decode(row[0]) for row in rows]
 
     async def record(self, batch_id: str, line: int, record: bytes, *, good: bool) -> None:
         """A line is done with this."""
         statement = "INSERT OR IGNORE INTO results (batch_id, line, good, record) VALUES (?, ?, ?, ?)"
-        await self.database.run(lambda connection: connection.execute(statement, (batch_id, line, int(good), record)))
+        await self.facts.run(lambda connection: connection.execute(statement, (batch_id, line, int(good), record)))
 
     async def lines_done(self, batch_id: str) -> set[int]:
         query = "SELECT line FROM results WHERE batch_id = ?"
-        rows = await self.database.run(lambda connection: connection.execute(query, (batch_id,)).fetchall())
+        rows = await self.facts.run(lambda connection: connection.execute(query, (batch_id,)).fetchall())
         return {line for (line,) in rows}
 
 

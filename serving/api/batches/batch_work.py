@@ -11,7 +11,7 @@ from serving.api.batches.batch import Batch, Status
 from serving.api.batches.batch_lines import Line, LineReader
 from serving.api.batches.batch_store import BatchStore, counted, forget_results, results
 from serving.api.batches.line_work import answered, unanswered
-from serving.api.files.database import on_disk
+from serving.api.files.facts_file import on_disk
 from serving.api.files.file_store import MADE_HERE, FileStore, StoredFile, new_file_id
 from serving.api.service import Service
 from serving.gateway.principal import Principal
@@ -143,7 +143,7 @@ class BatchWork:
         if batch.output_file_id is None:  # chosen before anything is written, so that a second try writes no second one
             await self._change(lambda b: replace(b, output_file_id=new_file_id(), error_file_id=new_file_id()))
             batch = self._batch
-        self._batch = await self._store.database.run(end)
+        self._batch = await self._store.facts.run(end)
 
     def _expired_lines(self, done: set[int]) -> Iterator[bytes]:
         for line in self._reader.lines():

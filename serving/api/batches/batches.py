@@ -22,7 +22,7 @@ class Batches:
     files: FileStore
 
     def close(self) -> None:
-        self.files.database.close()
+        self.files.facts.close()
 
 
 def open_batches(service: Service, config: FilesConfig | None, max_body_bytes: int) -> Batches | None:
@@ -30,6 +30,6 @@ def open_batches(service: Service, config: FilesConfig | None, max_body_bytes: i
     if config is None or config.folder is None:
         return None
     files = FileStore(config, config.folder, service.now)
-    store = BatchStore(files.database, config.max_tenant_batches)
+    store = BatchStore(files.facts, config.max_tenant_batches)
     runner = BatchRunner(service, store, files, config, max_body_bytes + LINE_ENVELOPE_BYTES)
     return Batches([*file_routes(files, reads), *batch_routes(service, store, files, runner)], runner, files)

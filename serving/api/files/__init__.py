@@ -1,5 +1,5 @@
 """Files that clients leave here, each its tenant's own.
 
-database     one SQLite file for the facts           file_store   facts and contents, within a tenant's limits
-upload       a multipart body, bounded               routes       the paths under /v1/files
+    facts_file   one SQLite file for the facts           file_store   facts and contents, within a tenant's limits
+    upload       a multipart body, bounded               routes       the paths under /v1/files
 """

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from serving.api.files.database import Database, on_disk
+from serving.api.files.facts_file import FactsFile, on_disk
 from serving.config import FilesConfig
 from serving.errors import ForbiddenError, NotFoundError, RequestError
 
@@ -46,7 +46,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 class FileStore:
     def __init__(self, config: FilesConfig, folder: Path, now: Callable[[], float] = time.time) -> None:
         """Raises ConfigError where the folder cannot be used."""
-        self.database = Database(folder, SCHEMA)
+        self.facts = FactsFile(folder, SCHEMA)
         self._config = config
         self._contents = folder / "contents"
         self._contents.mkdir(mode=0o700, exist_ok=True)
@@ -65,7 +65,7 @@ class FileStore:
 
     async def check_room(self, tenant: str) -> None:
         """Raises ForbiddenError where this tenant can keep no other file."""
-        await self.database.run(lambda connection: self._check_room(connection, tenant, 1))
+        await self.facts.run(lambda connection: self._check_room(connection, tenant, 1))
 
     async def add(self, tenant: str, filename: str, purpose: str, chunks: Iterable[bytes]) -> StoredFile:
         """A client's file. Raises ForbiddenError where the tenant's room does not hold it."""
@@ -80,7 +80,7 @@ class FileStore:
                 _insert(connection, tenant, made)
                 os.replace(part, self.path(file_id))
 
-            await self.database.run(keep)
+            await self.facts.run(keep)
         finally:
             part.unlink(missing_ok=True)
         return made
@@ -97,7 +97,7 @@ class FileStore:
     async def find(self, tenant: str, file_id: str, *, param: str = "file_id") -> StoredFile:
         """Raises NotFoundError, for another tenant's file too."""
         query = f"SELECT {_COLUMNS} FROM files WHERE tenant = ? AND id = ?"
-        row = await self.database.run(lambda connection: connection.execute(query, (tenant, file_id)).fetchone())
+        row = await self.facts.run(lambda connection: connection.execute(query, (tenant, file_id)).fetchone())
         if row is None:
             raise NotFoundError(f"there is no file {file_id[:64]!r}", param=param, code="file_not_found")
         return _stored(row)
@@ -112,7 +112,7 @@ class FileStore:
             f"AND (?3 IS NULL OR number {beyond} (SELECT number FROM files WHERE tenant = ?1 AND id = ?3)) "
             f"ORDER BY number {order} LIMIT ?4"
         )
-        rows = await self.database.run(
+        rows = await self.facts.run(
             lambda connection: connection.execute(query, (tenant, purpose, after, limit + 1)).fetchall()
         )
         return [_stored(row) for row in rows[:limit]], len(rows) > limit
@@ -131,7 +131,7 @@ class FileStore:
             connection.execute("DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, file_id))
             self.path(file_id).unlink(missing_ok=True)
 
-        await self.database.run(drop)
+        await self.facts.run(drop)
 
     def _check_room(self, connection: sqlite3.Connection, tenant: str, size: int) -> None:
         query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE tenant = ?"

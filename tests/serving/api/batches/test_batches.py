@@ -170,7 +170,7 @@ async def test_what_an_expired_batch_did_not_run_is_told(make_api: ApiMaker, tmp
     config = FilesConfig(folder=tmp_path / "kept")
     api = make_api(make_api.says("fine"))
     files = FileStore(config, tmp_path / "kept")
-    store = BatchStore(files.database, 1)
+    store = BatchStore(files.facts, 1)
     file = await files.add("t", "x", "batch", [_jsonl([_line("a", prompt="a"), _line("b", prompt="b")])])
     principal = msgspec.msgpack.encode(anonymous())
     made = StoredBatch(

@@ -16,7 +16,7 @@ RETRY_SECONDS = 30.0
 T = TypeVar("T")
 
 
-class Database:
+class FactsFile:
     def __init__(self, folder: Path, schema: str) -> None:
         """Raises ConfigError where the folder or the file in it cannot be used."""
         path = folder / "facts.sqlite"
