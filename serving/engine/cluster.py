@@ -55,8 +55,8 @@ def runs_here(deployment: Deployment, window: int) -> dict[str, str]:
     """
     if deployment.mesh.pipeline > 1:
         raise ConfigError(
-            f"the mesh axis pipeline must be 1 on several hosts, not {deployment.mesh.pipeline}: what goes from stage to "
-            "stage does not go from host to host yet; split the model over tensor or expert",
+            f"the mesh axis pipeline must be 1 on several hosts, not {deployment.mesh.pipeline}: what goes from stage "
+            "to stage does not go from host to host yet; split the model over tensor or expert",
             param="mesh",
         )
     shared = {name: _shared(getattr(deployment, name)) for name in ("model", "engine", "mesh")}
