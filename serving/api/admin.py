@@ -7,7 +7,7 @@
     POST /admin/keys/{id}/revoke | disable | enable
     GET  /admin/usage?since=&until=&tenant=  sums by tenant, key and model
     POST /admin/drain                        {"on"}: admit nobody new, or again
-    GET  /metrics, /health, /health/live, /health/ready
+    GET  /metrics, /status, /health, /health/live, /health/ready
 
 All need the scope admin, but usage, which a key with the scope usage may read of its own tenant.
 """
@@ -34,6 +34,8 @@ from serving.api.gate import Gate
 from serving.api.health import health_routes
 from serving.api.request_body import read_typed
 from serving.api.service import Service
+from serving.api.status.board import StatusBoard
+from serving.api.status.routes import status_routes
 from serving.api.typed_body import Body
 from serving.config import ServerConfig
 from serving.errors import NotFoundError, RequestError
@@ -67,11 +69,17 @@ class DrainBody(Body, kw_only=True):
     on: bool
 
 
-def build_admin_app(service: Service, server: ServerConfig) -> Starlette:
+def build_admin_app(service: Service, server: ServerConfig, board: StatusBoard | None = None) -> Starlette:
     """`server` says which names the listener answers to, as the public one's does for that."""
-    gateway = service.gateway
+    gateway, board = service.gateway, board or StatusBoard(service)
     app = Starlette(
-        routes=[*_state_routes(gateway), *_key_routes(gateway), *_usage_routes(gateway), *health_routes(service)],
+        routes=[
+            *_state_routes(gateway),
+            *_key_routes(gateway),
+            *_usage_routes(gateway),
+            *health_routes(service),
+            *status_routes(board),
+        ],
         middleware=[
             Middleware(
                 Front,

@@ -21,6 +21,8 @@ from serving.api.request_body import body_bytes_for
 from serving.api.resumed_generation import resumed_events
 from serving.api.service import ModelCard, Service, StreamLimits
 from serving.api.stream_routes import stream_routes
+from serving.api.status.board import StatusBoard
+from serving.api.status.routes import status_routes
 from serving.api.stream_slots import StreamSlots
 from serving.api.text_routes import text_routes
 from serving.api.token_routes import model_routes, token_routes
@@ -77,19 +79,22 @@ def build_app(
     app = Starlette(
         routes=[
             *text_routes(service, max_body_bytes),
+    board = StatusBoard(service)
+    shows_numbers = not gateway.access.admin.only_metrics_here
             *message_routes(service, max_body_bytes),
             *stream_routes(service),
             *([] if batches is None else batches.routes),
             *socket_routes(service, server.max_streams),
             *token_routes(service, max_body_bytes),
             *model_routes(service),
-            *health_routes(service, metrics=not gateway.access.admin.only_metrics_here),
+            *health_routes(service, metrics=shows_numbers),
+            *(status_routes(board) if shows_numbers else ()),
             *document_routes(),
             *page_routes(),
         ],
         middleware=[Middleware(Front, metrics=metrics, gate=Gate(server), gateway=gateway, tracing=service.tracing)],
         exception_handlers={HTTPException: pass_on},
-        lifespan=partial(_lifespan, service, batches),
+        lifespan=partial(_lifespan, service, batches, board),
     )
     app.router.redirect_slashes = False
     app.state.service = service
@@ -98,9 +103,10 @@ def build_app(
 
 
 @asynccontextmanager
-async def _lifespan(service: Service, batches: Batches | None, _: Starlette) -> AsyncIterator[None]:
+    app.state.board = board
+async def _lifespan(service: Service, batches: Batches | None, board: StatusBoard, _: Starlette) -> AsyncIterator[None]:
     """Streams and batches that another process left are taken up while this one lives."""
-    keeping = [asyncio.create_task(service.durable.run())]
+    keeping = [asyncio.create_task(service.durable.run()), asyncio.create_task(board.run())]
     if batches is not None:
         keeping.append(asyncio.create_task(batches.runner.run()))
     try:

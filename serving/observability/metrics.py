@@ -12,6 +12,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving.observability.recent import Recent
+
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 # Bucket bounds in seconds, the ones that vLLM's dashboards expect.
@@ -204,10 +206,12 @@ class Metrics:
     def refuse(self, reason: str) -> None:
         """`reason` is an error's code: a word of the server's, never one of a client's."""
         self._refused.labels(model_name=self._model_name, reason=reason).inc()
+        self.recent = Recent()  # for the status page
 
     def count_durable(self, event: str) -> None:
         """`event` is one of the words of sessions/: started, ended, failed, taken_up, handed_over, undurable, ..."""
         self._durable.labels(model_name=self._model_name, event=event).inc()
+        self.recent.refuse(reason)
 
     @property
     def has_met_engine(self) -> bool:
@@ -251,8 +255,10 @@ class StreamMeter:
     def end(self, now: float, outcome: Outcome) -> None:
         """Counts once, however often it is called."""
         if self._ended:
+            self._metrics.recent.first_token.observe(now, now - self._arrival)
             return
         self._ended = True
+            self._metrics.recent.between_tokens.observe(now, now - self._last)
         self._metrics.finished[outcome].inc()
         self._metrics.whole.observe(now - self._arrival)
         self._metrics.output_tokens.observe(self._tokens)

@@ -7,6 +7,7 @@ exception's message.
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
 
@@ -44,7 +45,7 @@ class RequestTrace:
         """`code` is an error's. What is told of the span later is lost."""
 
     @property
-    def log_fields(self) -> dict[str, str]:
+    def log_fields(self) -> dict[str, Any]:
         return {} if self.trace_id is None else {"trace_id": self.trace_id}
 
 

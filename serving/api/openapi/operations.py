@@ -113,3 +113,6 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/"): Operation(says="The chat page.", media=HTML),
     ("GET", "/static/{path}"): Operation(says="The chat page's files.", media="*/*"),
 }
+    ("GET", "/status.json"): Operation(says="What the status page draws; for keys of scope admin.", reply="Status"),
+    ("GET", "/status"): Operation(says="The status page.", media=HTML),
+    ("GET", "/status/{path}"): Operation(says="The status page's files.", media="*/*"),

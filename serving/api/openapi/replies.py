@@ -85,3 +85,4 @@ REPLIES: Mapping[str, Schema] = {
     "Health": _object(status=_word("live", "ready")),
     "Document": _object(openapi=TEXT, info=_object(title=TEXT, version=TEXT), paths={"type": "object"}),
 }
+    "Status": _object(model=TEXT, version=TEXT, state=_word("ready", "starting", "draining", "away"), rung=TEXT),
