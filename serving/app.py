@@ -28,6 +28,8 @@ from serving.api.request_body import body_bytes_for
 from serving.api.service import ModelCard, StreamLimits
 from serving.config import Deployment, StreamsConfig, TracesConfig
 from serving.engine.client import Engine
+from serving.engine.embedding import Embedder
+from serving.engine.encoder_folder import read_encoder
 from serving.engine.follower import Membership, follow
 from serving.engine.leader import Leader
 from serving.errors import CheckpointError, ConfigError
@@ -38,6 +40,7 @@ from serving.gateway.ledger import Ledger
 from serving.generation.chat_format import load_chat_format
 from serving.generation.generator import Generator
 from serving.generation.grammar_vocabulary import vocabulary_of
+from serving.generation.text_embedder import EncoderTokenizer, TextEmbedder
 from serving.generation.tokenizer import load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
@@ -138,8 +141,20 @@ def build_generator(deployment: Deployment, engine: Engine) -> Generator:
     )
 
 
-def build_api(deployment: Deployment, engine: Engine, api_key: str | None = None) -> Starlette:
-    """`api_key` is the one key of a server that has no others. Raises CheckpointError or ConfigError."""
+def build_encoder(deployment: Deployment, embedder: Embedder | None) -> TextEmbedder | None:
+    """None where the deployment has no encoder. Raises CheckpointError or ConfigError."""
+    config = deployment.embeddings
+    if config is None or embedder is None:
+        return None
+    facts, tokenizer = read_encoder(config), EncoderTokenizer(config.checkpoint / "tokenizer.json")
+    return TextEmbedder(name=config.name, facts=facts, tokenizer=tokenizer, embedder=embedder)
+
+
+def build_api(
+    deployment: Deployment, engine: Engine, api_key: str | None = None, embedder: Embedder | None = None
+) -> Starlette:
+    """`api_key` is the one key of a server that has no others. `embedder` is the engine's own side of /v1/embeddings,
+    which is not there without one. Raises CheckpointError or ConfigError."""
     metrics = Metrics(deployment.name)
     gateway = build_gateway(deployment, metrics, api_key)
     generator = build_generator(deployment, gateway.guard(MeteredEngine(engine, metrics)))
@@ -157,6 +172,7 @@ def build_api(deployment: Deployment, engine: Engine, api_key: str | None = None
         gateway=gateway,
         files=deployment.files,
         tracing=build_tracing(deployment.traces),
+        encoder=build_encoder(deployment, None if embedder is None else gateway.guard_embedder(embedder)),
     )
 
 

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from serving.api.batches.batches import Batches, open_batches
+from serving.api.embedding_routes import embedding_routes
 from serving.api.error_reply import pass_on
 from serving.api.front import Front
 from serving.api.gate import Gate
@@ -20,9 +21,9 @@ from serving.api.page import page_routes
 from serving.api.request_body import body_bytes_for
 from serving.api.resumed_generation import resumed_events
 from serving.api.service import ModelCard, Service, StreamLimits
-from serving.api.stream_routes import stream_routes
 from serving.api.status.board import StatusBoard
 from serving.api.status.routes import status_routes
+from serving.api.stream_routes import stream_routes
 from serving.api.stream_slots import StreamSlots
 from serving.api.text_routes import text_routes
 from serving.api.token_routes import model_routes, token_routes
@@ -31,6 +32,7 @@ from serving.config import FilesConfig, ServerConfig
 from serving.engine.client import Engine
 from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
+from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.sessions.durable_generations import DurableGenerations, DurablePolicy
@@ -51,6 +53,7 @@ def build_app(
     policy: DurablePolicy | None = None,
     tracing: Tracing | None = None,
     files: FilesConfig | None = None,
+    encoder: TextEmbedder | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
     given where more than this app writes to it (`metered_engine.py`), and `gateway` where it is to ask who comes: an
@@ -73,15 +76,17 @@ def build_app(
         gateway=gateway,
         streams=streams or StreamLimits(),
         tracing=tracing or Tracing(),
+        encoder=encoder,
     )
     max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
+    board = StatusBoard(service)
+    shows_numbers = not gateway.access.admin.only_metrics_here
     batches = open_batches(service, files, max_body_bytes)
     app = Starlette(
         routes=[
             *text_routes(service, max_body_bytes),
-    board = StatusBoard(service)
-    shows_numbers = not gateway.access.admin.only_metrics_here
             *message_routes(service, max_body_bytes),
+            *([] if encoder is None else embedding_routes(service, encoder, max_body_bytes)),
             *stream_routes(service),
             *([] if batches is None else batches.routes),
             *socket_routes(service, server.max_streams),
@@ -98,12 +103,12 @@ def build_app(
     )
     app.router.redirect_slashes = False
     app.state.service = service
+    app.state.board = board
     app.state.max_body_bytes = max_body_bytes
     return app
 
 
 @asynccontextmanager
-    app.state.board = board
 async def _lifespan(service: Service, batches: Batches | None, board: StatusBoard, _: Starlette) -> AsyncIterator[None]:
     """Streams and batches that another process left are taken up while this one lives."""
     keeping = [asyncio.create_task(service.durable.run()), asyncio.create_task(board.run())]

@@ -10,6 +10,7 @@ from serving.engine.client import Engine
 from serving.errors import NotFoundError, UnsupportedError
 from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
+from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.sessions.durable_generations import DurableGenerations
@@ -44,6 +45,7 @@ class Service:
     gateway: Gateway = field(default_factory=Gateway)
     streams: StreamLimits = StreamLimits()
     tracing: Tracing = field(default_factory=Tracing)
+    encoder: TextEmbedder | None = None  # behind /v1/embeddings
     now: Callable[[], float] = field(default=time.time)
 
     def check_model(self, name: str | None) -> None:

@@ -42,20 +42,28 @@ def token_routes(service: Service, max_body_bytes: int) -> list[Route]:
 
 
 def model_routes(service: Service) -> list[Route]:
-    card = {
-        "id": service.card.name,
-        "object": "model",
-        "created": service.card.created,
-        "owned_by": service.card.owned_by,
-        "max_model_len": service.card.max_model_len,
+    windows = {service.card.name: service.card.max_model_len}
+    if service.encoder is not None:
+        windows[service.encoder.name] = service.encoder.facts.max_tokens
+    cards = {
+        name: {
+            "id": name,
+            "object": "model",
+            "created": service.card.created,
+            "owned_by": service.card.owned_by,
+            "max_model_len": window,
+        }
+        for name, window in windows.items()
     }
 
     async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [card]})
+        return JSONResponse({"object": "list", "data": [*cards.values()]})
 
     async def model(request: Request) -> Response:
-        service.check_model(request.path_params["name"])
-        return JSONResponse(card)
+        name = request.path_params["name"]
+        if name not in cards:
+            service.check_model(name)
+        return JSONResponse(cards[name])
 
     return [
         Route("/v1/models", models, methods=["GET"]),

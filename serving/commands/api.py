@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
     lifeline = lifeline_of(args)
     server = deployment.server
     with _listening(server) as listener:
-        app = build_api(deployment, ResumingEngine(RemoteEngine(args.socket)), api_key_of(args))
+        remote = RemoteEngine(args.socket)
+        app = build_api(deployment, ResumingEngine(remote), api_key_of(args), embedder=remote)
         port = listener.getsockname()[1]
         ready = Status("ready", ready=True, url=url_of(server.host, port, tls=server.tls is not None))
         beside = [build_grpc(deployment, app), build_admin(deployment, app)]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from serving.engine.embedding import EmbedRequest
 from serving.engine.request import Priority
 from serving.generation.request import PreparedPrompt
 
@@ -22,6 +23,7 @@ class Ask:
     model: str
     stream: bool
     priority: Priority | None = None  # as the client wishes; None: the principal's
+    generates: bool = True  # False: it takes no row of the engine's batch, and waits in another queue
     continues: bool = False  # admitted before, and lost with an API process: capacity does not refuse it
 
     @classmethod
@@ -48,4 +50,23 @@ class Ask:
             stream=stream,
             priority=priority,
             continues=continues,
+        )
+
+    @classmethod
+    def of_texts(cls, request: EmbedRequest, *, model: str) -> "Ask":
+        """Texts to embed: of the batch class, which goes first where there is too little room."""
+        longest = max(map(len, request.texts))
+        return cls(
+            prompt_of={request.request_id: request.request_id},
+            prompt_tokens=request.tokens,
+            output_tokens=0,
+            choices=0,
+            longest_prompt=longest,
+            longest_stream=longest,
+            longest_output=0,
+            output_was_stated=True,
+            model=model,
+            stream=False,
+            priority=Priority.BATCH,
+            generates=False,
         )

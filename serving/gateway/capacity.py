@@ -77,6 +77,10 @@ class Capacity:
         self._waiting[place.arrived] = place
         return place
 
+    def aside(self, priority: Priority) -> Place:
+        """A place of work that is not the batch's: nobody waits behind it."""
+        return Place(priority, 0, 0.0, 0, self._updated, 0.0)
+
     def start(self, place: Place, tenant: str, prompt_tokens: int, cached_tokens: int) -> None:
         """Its first token came."""
         self._advance()

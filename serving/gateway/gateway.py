@@ -20,11 +20,12 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 
 from serving.access import AccessConfig
 from serving.engine.client import Engine
+from serving.engine.embedding import Embedder
 from serving.engine.request import Priority
 from serving.errors import OverloadedError, RateLimitedError, WeftError
 from serving.gateway.ask import Ask
 from serving.gateway.gateway_metrics import GatewayMetrics
-from serving.gateway.guard import GuardedEngine
+from serving.gateway.guard import GuardedEmbedder, GuardedEngine
 from serving.gateway.identity import Identity
 from serving.gateway.key_store import KeyStore
 from serving.gateway.ladder import Rung
@@ -85,6 +86,10 @@ class Gateway:
         """The engine for the Generator, which submits nothing that was not admitted here."""
         self._queue.watch(engine)
         return GuardedEngine(engine, self._leases)
+
+    def guard_embedder(self, embedder: Embedder) -> GuardedEmbedder:
+        """As `guard`, for what embeds."""
+        return GuardedEmbedder(embedder, self._leases)
 
     @property
     def is_open(self) -> bool:

@@ -3,10 +3,13 @@
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
+import numpy as np
+
 from serving.engine.client import Engine, EngineInfo, EngineStats
+from serving.engine.embedding import Embedder, EmbedRequest
 from serving.engine.request import GenerateRequest, TokenEvent
-from serving.errors import EngineError
-from serving.gateway.lease import Lease
+from serving.errors import EngineError, WeftError
+from serving.gateway.lease import Lease, Tokens
 
 
 class GuardedEngine:
@@ -17,9 +20,7 @@ class GuardedEngine:
         self._leases = leases
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
-        lease = self._leases.get(request.request_id)
-        if lease is None:
-            raise EngineError("a request came to the engine that the gateway has not admitted", code="not_admitted")
+        lease = _lease_of(self._leases, request.request_id)
         async with aclosing(self._engine.generate(lease.shape(request))) as events:
             async for event in events:
                 lease.note(request, event)
@@ -33,3 +34,28 @@ class GuardedEngine:
 
     async def close(self) -> None:
         await self._engine.close()
+
+
+class GuardedEmbedder:
+    """Wraps the embedder that a TextEmbedder is given."""
+
+    def __init__(self, embedder: Embedder, leases: Mapping[str, Lease]) -> None:
+        self._embedder = embedder
+        self._leases = leases
+
+    async def embed(self, request: EmbedRequest) -> np.ndarray:
+        """Whoever leaves meanwhile has used the tokens; where it fails nobody has."""
+        lease = _lease_of(self._leases, request.request_id)
+        lease.settle(Tokens(prompt=request.tokens))
+        try:
+            return await self._embedder.embed(request)
+        except WeftError:
+            lease.settle(Tokens())
+            raise
+
+
+def _lease_of(leases: Mapping[str, Lease], request_id: str) -> Lease:
+    lease = leases.get(request_id)
+    if lease is None:
+        raise EngineError("a request came to the engine that the gateway has not admitted", code="not_admitted")
+    return lease

@@ -80,14 +80,19 @@ class EngineQueue:
     async def enter(self, principal: Principal, priority: Priority, ask: Ask) -> tuple[Place, float]:
         """A place, and the predicted seconds to the first token. Raises OverloadedError."""
         await self._meet_engine()
+        if not ask.generates:
+            self._check(priority, 0.0)
+            return self._opened(self._capacity.aside(priority)), 0.0
         predicted = self._capacity.predict(priority, principal.tenant, ask.prompt_tokens, ask.choices)
         if not ask.continues:
             self._check(priority, predicted)
-        place = self._capacity.join(priority, principal.tenant, ask.prompt_tokens, ask.choices)
+        return self._opened(self._capacity.join(priority, principal.tenant, ask.prompt_tokens, ask.choices)), predicted
+
+    def _opened(self, place: Place) -> Place:
         self._open += 1
         if self._beat is None or self._beat.done():
             self._beat = asyncio.create_task(self._look_after())
-        return place, predicted
+        return place
 
     def start(self, place: Place, principal: Principal, prompt_tokens: int, cached_tokens: int) -> None:
         self._capacity.start(place, principal.tenant, prompt_tokens, cached_tokens)

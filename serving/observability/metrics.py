@@ -198,20 +198,28 @@ class Metrics:
             ["model_name", "event"],
             registry=self.registry,
         )
+        self._embedded_texts = Counter("weft_embedded_texts", "Texts embedded.", ["model_name"], registry=self.registry)
+        self._embedded_tokens = Counter(
+            "weft_embedded_tokens", "Tokens of the texts embedded.", ["model_name"], registry=self.registry
+        )
         self.open_streams = Gauge(
             "weft_open_streams", "Choices being generated in this process.", ["model_name"], registry=self.registry
         ).labels(**label)
         self._model_name = model_name
+        self.recent = Recent()  # for the status page
 
     def refuse(self, reason: str) -> None:
         """`reason` is an error's code: a word of the server's, never one of a client's."""
         self._refused.labels(model_name=self._model_name, reason=reason).inc()
-        self.recent = Recent()  # for the status page
+        self.recent.refuse(reason)
 
     def count_durable(self, event: str) -> None:
         """`event` is one of the words of sessions/: started, ended, failed, taken_up, handed_over, undurable, ..."""
         self._durable.labels(model_name=self._model_name, event=event).inc()
-        self.recent.refuse(reason)
+
+    def embedded(self, encoder: str, texts: int, tokens: int) -> None:
+        self._embedded_texts.labels(model_name=encoder).inc(texts)
+        self._embedded_tokens.labels(model_name=encoder).inc(tokens)
 
     @property
     def has_met_engine(self) -> bool:
@@ -247,18 +255,18 @@ class StreamMeter:
         """`tokens` so far."""
         if self._last is None:
             self._metrics.first_token.observe(now - self._arrival)
+            self._metrics.recent.first_token.observe(now, now - self._arrival)
         else:
             self._metrics.between_tokens.observe(now - self._last)
+            self._metrics.recent.between_tokens.observe(now, now - self._last)
         self._last = now
         self._tokens = tokens
 
     def end(self, now: float, outcome: Outcome) -> None:
         """Counts once, however often it is called."""
         if self._ended:
-            self._metrics.recent.first_token.observe(now, now - self._arrival)
             return
         self._ended = True
-            self._metrics.recent.between_tokens.observe(now, now - self._last)
         self._metrics.finished[outcome].inc()
         self._metrics.whole.observe(now - self._arrival)
         self._metrics.output_tokens.observe(self._tokens)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from serving.api.batches.batch_body import BatchBody
 from serving.api.chat_body import ChatBody
 from serving.api.completion_body import CompletionBody
+from serving.api.embedding_body import EmbeddingBody
 from serving.api.files.upload import PURPOSES
 from serving.api.messages.body import CountTokensBody, MessagesBody
 from serving.api.openapi.operation import EVENTS, Operation, Query
@@ -44,6 +45,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         example={"prompt": ["hi", "ho"], "max_tokens": 16},
         reply="Completion",
         streams=True,
+    ),
+    ("POST", "/v1/embeddings"): Operation(
+        says="Vectors of texts.", body=EmbeddingBody, example={"input": ["the cat", "a dog"]}, reply="Embeddings"
     ),
     ("POST", "/v1/messages"): Operation(
         says="An answer to messages, in Anthropic's protocol.",
@@ -110,9 +114,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/metrics"): Operation(
         says="Metrics, as Prometheus reads them; for keys of scope admin.", media=PROMETHEUS
     ),
-    ("GET", "/"): Operation(says="The chat page.", media=HTML),
-    ("GET", "/static/{path}"): Operation(says="The chat page's files.", media="*/*"),
-}
     ("GET", "/status.json"): Operation(says="What the status page draws; for keys of scope admin.", reply="Status"),
     ("GET", "/status"): Operation(says="The status page.", media=HTML),
     ("GET", "/status/{path}"): Operation(says="The status page's files.", media="*/*"),
+    ("GET", "/"): Operation(says="The chat page.", media=HTML),
+    ("GET", "/static/{path}"): Operation(says="The chat page's files.", media="*/*"),
+}

@@ -50,6 +50,12 @@ REPLIES: Mapping[str, Schema] = {
         choices=_list_of(_object(index=COUNT, text=TEXT, finish_reason=TEXT)),
         usage=_USAGE,
     ),
+    "Embeddings": _object(
+        object=_word("list"),
+        model=TEXT,
+        data=_list_of(_object(object=_word("embedding"), index=COUNT, embedding={"type": ["array", "string"]})),
+        usage=_object(prompt_tokens=COUNT, total_tokens=COUNT),
+    ),
     "Message": _object(
         id=TEXT,
         type=_word("message"),
@@ -82,7 +88,7 @@ REPLIES: Mapping[str, Schema] = {
         request_counts=_object(total=COUNT, completed=COUNT, failed=COUNT),
     ),
     "Batches": {**_object(**_PAGE, data=_list_of(_ref("Batch")))},
+    "Status": _object(model=TEXT, version=TEXT, state=_word("ready", "starting", "draining", "away"), rung=TEXT),
     "Health": _object(status=_word("live", "ready")),
     "Document": _object(openapi=TEXT, info=_object(title=TEXT, version=TEXT), paths={"type": "object"}),
 }
-    "Status": _object(model=TEXT, version=TEXT, state=_word("ready", "starting", "draining", "away"), rung=TEXT),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from serving.engine.client import Engine
 from serving.gateway.gateway import Gateway
 from serving.generation.chat_format import ChatFormat
 from serving.generation.generator import Generator
+from serving.generation.text_embedder import TextEmbedder
 from serving.generation.tokenizer import Tokenizer, load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
@@ -120,6 +122,7 @@ class ApiMaker:
         policy: DurablePolicy | None = None,
         tracing: Tracing | None = None,
         files: FilesConfig | None = None,
+        encoder: TextEmbedder | None = None,
         **server: Any,
     ) -> Api:
         engine = engine or ScriptedEngine(scripts=scripts, vocab_size=self.tokenizer.vocab_size, max_model_len=WINDOW)
@@ -141,6 +144,7 @@ class ApiMaker:
             policy=policy,
             tracing=tracing,
             files=files,
+            encoder=encoder and replace(encoder, embedder=gateway.guard_embedder(encoder.embedder)),
         )
         return Api(app, engine)
 

@@ -19,6 +19,7 @@ from serving.api.openapi.document import build_document, walked
 from serving.api.openapi.operations import OPERATIONS
 from serving.api.openapi.schemas import body_schemas
 from serving.config import FilesConfig
+from tests.fakes.embedder import tiny_text_embedder
 from tests.serving.api.conftest import Api, ApiMaker
 
 BODIES = {key: operation for key, operation in OPERATIONS.items() if operation.example is not None}
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def api(make_api: ApiMaker, folder: Path) -> Api:
-    return make_api(make_api.says("fine"), files=FilesConfig(folder=folder))
+    return make_api(make_api.says("fine"), files=FilesConfig(folder=folder), encoder=tiny_text_embedder(folder))
 
 
 def _validator(document: dict[str, Any], schema: dict[str, Any]) -> jsonschema.Draft202012Validator:
