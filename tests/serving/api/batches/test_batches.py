@@ -13,13 +13,17 @@ import openai
 import pytest
 from openai.types import Batch
 
+from serving.access import AccessConfig, AuthConfig, TenantConfig, TierConfig
 from serving.api.batches.batch import Batch as StoredBatch
 from serving.api.batches.batch_store import BatchStore
 from serving.api.batches.batch_work import BatchWork
 from serving.api.files.file_store import FileStore
 from serving.config import FilesConfig
 from serving.engine.request import GenerateRequest, Priority
-from serving.gateway.principal import anonymous
+from serving.gateway.gateway import Gateway
+from serving.gateway.identity import Identity
+from serving.gateway.key_store import KeyStore
+from serving.gateway.principal import Scope, anonymous
 from tests.fakes.engine import Script, ScriptedEngine
 from tests.serving.api.conftest import MODEL, WINDOW, Api, ApiMaker
 from tests.serving.api.listening import listening
@@ -164,6 +168,27 @@ async def test_a_batch_is_cancelled_and_keeps_what_was_done(make_api: ApiMaker, 
     assert batch.status == "cancelled"
     assert [record["custom_id"] for record in records] == ["a"]
     assert len(api.engine.closed) == 1
+
+
+async def test_a_line_runs_within_the_limits_of_the_tenant_that_sent_it(make_api: ApiMaker, tmp_path: Path) -> None:
+    keys = KeyStore(tmp_path / "keys.sqlite")
+    access = AccessConfig(
+        auth=AuthConfig(keys=Path("k")),
+        tiers={"small": TierConfig(output_tokens=10)},
+        tenants={"acme": TenantConfig(tier="small")},
+    )
+    gateway = Gateway(access, identity=Identity(access, keys=keys))
+    api = make_api(make_api.says("fine"), gateway=gateway, files=FilesConfig(folder=tmp_path / "kept"))
+    secret = keys.create("acme", [Scope.INFERENCE]).text
+    async with _sdk(api) as nobody:
+        with pytest.raises(openai.AuthenticationError):
+            await nobody.files.list()
+        client = nobody.with_options(api_key=secret)
+        lines = [_line("a", prompt="x", max_tokens=10), _line("b", prompt="x", max_tokens=11)]
+        batch = await _ended(client, await _begin(client, lines))
+        (bad,) = await _records(client, batch.error_file_id)
+    assert (bad["custom_id"], bad["response"]["body"]["error"]["code"]) == ("b", "tier_output_exceeded")
+    assert [(request.tenant, request.priority) for request in api.engine.requests] == [("acme", Priority.BATCH)]
 
 
 async def test_what_an_expired_batch_did_not_run_is_told(make_api: ApiMaker, tmp_path: Path) -> None:
