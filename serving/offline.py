@@ -18,6 +18,7 @@ from serving.api.chat_reply import ChatReply
 from serving.api.completion_body import CompletionBody
 from serving.api.completion_reply import CompletionReply
 from serving.api.error_reply import error_object
+from serving.api.resumed_generation import resumed_events
 from serving.api.service import ModelCard, Service
 from serving.api.stream_slots import StreamSlots
 from serving.api.strict_json import json_type, parse_object
@@ -26,6 +27,8 @@ from serving.errors import EngineUnavailableError, OverloadedError, RequestError
 from serving.generation.generator import Generator
 from serving.generation.validation import MAX_CHOICES
 from serving.observability.metrics import Metrics
+from serving.sessions.durable_generations import DurableGenerations
+from serving.sessions.generation_log_memory import MemoryGenerationLog
 
 RecordId = str | int
 Record = dict[str, Any]
@@ -45,6 +48,9 @@ class BatchGenerator:
             metrics=metrics,
             slots=StreamSlots(concurrency * MAX_CHOICES, metrics.open_streams),
             card=ModelCard(name=generator.model_name, created=0, max_model_len=generator.max_model_len),
+            durable=DurableGenerations(
+                MemoryGenerationLog(), lambda admitted, past: resumed_events(self._service, admitted, past)
+            ),
         )
 
     async def run(self, lines: Iterable[bytes], skip: Container[RecordId] = ()) -> AsyncGenerator[Record, None]:
