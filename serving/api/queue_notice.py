@@ -38,6 +38,6 @@ def notice_of(generation: Generation) -> Callable[[], bytes]:
             return HEARTBEAT
         notice = lease.notice
         place = f"position={notice.position} waited={notice.waited_seconds:.1f}"
-        return f": queue {place} predicted={notice.predicted_seconds:.1f}\n\n".encode()
+        return f": queue {place} predicted={notice.predicted_seconds:.1f}\n".encode()
 
     return write

@@ -29,7 +29,8 @@ from serving.observability.logs import log_failure
 
 DONE = b"data: [DONE]\n\n"
 LEFT = "client_disconnected"
-HEARTBEAT = b": keep-alive\n\n"
+# A comment has no empty line after it: after an id, clients such as OpenAI's take that for an event without data.
+HEARTBEAT = b": keep-alive\n"
 ABORT_EXTENSION = "weft.abort"  # in a scope's extensions: a function that drops the connection at once
 
 _HEADERS = [
@@ -175,7 +176,7 @@ class EventStream(Response):
         if notice == self._notice:
             return b""
         self._notice = notice
-        return b": durable again\n\n" if notice is None else f": not durable: {notice}\n\n".encode()
+        return b": durable again\n" if notice is None else f": not durable: {notice}\n".encode()
 
     def _terminal(self) -> bytes:
         if self._failure is None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from openai._streaming import SSEDecoder
 from starlette.types import Message
 
 from serving.api.service import StreamLimits
@@ -277,7 +278,7 @@ def test_a_stream_that_would_not_outlive_the_server_says_so_once_and_when_that_i
             StreamPosition(stream_id="name", notice=lambda: "log_full" if 0.5 < loop.time() < 2.5 else None)
         )
         await client.stream(Events(b"a", 1.0, b"b", 1.0, b"c", 1.0)())
-        assert b"".join(client.bodies) == b"a: not durable: log_full\n\nbc: durable again\n\n" + DONE
+        assert b"".join(client.bodies) == b"a: not durable: log_full\nbc: durable again\n" + DONE
 
     _virtual(test)
 
@@ -296,3 +297,10 @@ def test_a_client_who_leaves_before_it_knows_the_stream_abandons_it(leaves_at: f
 
 def test_a_frame_is_one_data_line() -> None:
     assert frame(b"{}") == b"data: {}\n\n"
+
+
+def test_the_sdk_takes_no_comment_for_an_event() -> None:
+    text = b"id: 0\n" + frame(b'{"a": 1}') + HEARTBEAT + HEARTBEAT + b"id: 1\n" + frame(b'{"a": 2}') + HEARTBEAT + DONE
+    decoder = SSEDecoder()
+    events = [event for line in text.decode().split("\n")[:-1] if (event := decoder.decode(line)) is not None]
+    assert [event.data for event in events] == ['{"a": 1}', '{"a": 2}', "[DONE]"]
