@@ -1,7 +1,7 @@
-import re
 
 """Deployment files: what is wrong is said with the file and the key."""
 
+import re
 from pathlib import Path
 
 import pytest
