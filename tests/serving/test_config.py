@@ -1,4 +1,3 @@
-
 """Deployment files: what is wrong is said with the file and the key."""
 
 import re
@@ -162,9 +161,7 @@ def test_a_server_that_others_can_reach_must_be_told_its_names(file: Path, host:
 
 def test_every_number_of_a_deployment_has_a_range() -> None:
     """A key that is added must be added above."""
-    numbers = {
-        name for name, hint in EngineConfig.__annotations__.items() if re.search(r"\b(int|float)\b", str(hint))
-    }
+    numbers = {name for name, hint in EngineConfig.__annotations__.items() if re.search(r"\b(int|float)\b", str(hint))}
     assert numbers == {
         *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "num_pages"),
         *("cache_bytes", "step_timeout_seconds", "token_buckets", "cpu_threads", "aging_seconds"),
