@@ -14,8 +14,8 @@ _KEPT_LINES = 20
 _LONGEST_LINE = 64 << 10  # bytes; a longer one is broken up
 _LAST_WORDS_SECONDS = 1.0  # how long a dead child's pipes are read, should something else hold them open
 
-# gRPC's C core writes lines of its own form to stderr, among log lines that are promised to be JSON. What it has to tell
-# reaches the children's code as errors of their calls. Whoever debugs it sets the variable.
+# gRPC's C core writes lines of its own form to stderr, among log lines that are promised to be JSON. What it has to
+# tell reaches the children's code as errors of their calls. Whoever debugs it sets the variable.
 _QUIET = {"GRPC_VERBOSITY": "NONE"}
 
 

@@ -14,7 +14,6 @@ MOST_ROWS = 1024  # query rows of one product: more only spill
 WRITE_BYTES = 8 * MIB
 
 
-
 @dataclass(frozen=True)
 class Blocks:
     """What a tuner may set. `cores` is 2 where two cores act as one device (v4, v5p), else 1."""

@@ -43,7 +43,8 @@ from serving.observability.request_trace import UNTRACED, Tracing
 _ECHOED = re.compile(r"[!-~]{1,64}")
 _QUIET_PATHS = ("/health", "/health/live", "/health/ready", "/metrics", "/status.json")
 _PAGE_PATHS = ("/", "/admin", "/status")  # where a person comes with a browser, which then asks for the key by itself
-_GRANTS = {"/metrics": Grant.ADMIN, "/status.json": Grant.ADMIN}  # what a path needs beside a name; INFERENCE where it is not here
+# What a path needs beside a name; INFERENCE where it is not here.
+_GRANTS = {"/metrics": Grant.ADMIN, "/status.json": Grant.ADMIN}
 _TRACED = "/v1/"
 _GENERATING = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/messages"))
 _ERROR_SHAPES: Mapping[str, ErrorShape] = {

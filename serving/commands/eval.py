@@ -1,8 +1,9 @@
 """Measures what a deployment's model knows of a text: perplexity, and how far it agrees with another deployment of it.
 
-The text is read in windows; each token is scored by those before it in its window. Against another deployment of the same
-tokenizer (the model before it was quantized), it also says how often both would choose the same token, and how far their
-distributions are apart. --needle hides sentences in the text and asks for them: what long contexts lose in the pages.
+The text is read in windows; each token is scored by those before it in its window. Against another deployment of the
+same tokenizer (the model before it was quantized), it also says how often both would choose the same token, and how far
+their distributions are apart. --needle hides sentences in the text and asks for them: what long contexts lose in the
+pages.
 """
 
 import argparse

@@ -134,7 +134,7 @@ def _line(error: Exception) -> str:
 
 
 def _allow_cpu_seconds(seconds: float) -> None:
-    """The kernel ends this process where it computes for longer, whatever the clock says, and whoever is still there."""
+    """The kernel ends this process where it computes for longer, whatever the clock says and whoever is there."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     soft = int(usage.ru_utime + usage.ru_stime + seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))

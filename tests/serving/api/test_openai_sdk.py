@@ -21,7 +21,7 @@ TOOL = {"type": "function", "function": {"name": "add", "description": "Adds.", 
 async def _sdk(api: Api) -> AsyncIterator[openai.AsyncOpenAI]:
     async with (
         listening(api.app) as port,
-        openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=120) as client,
+        openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=99) as client,
     ):
         yield client
 
