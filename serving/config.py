@@ -115,7 +115,7 @@ class FilesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracesConfig:
-    """Where spans of requests go (docs/operations.md)."""
+    """Where spans of requests go (docs/observability.md)."""
 
     endpoint: str | None = None  # OTLP over HTTP; None: what OTEL_EXPORTER_OTLP_ENDPOINT says, or nowhere
     sample: float = 1.0  # share of the requests that come without a trace context
