@@ -32,8 +32,10 @@ class BatchWork:
         max_lines: int,
         max_line_bytes: int,
         slots: asyncio.Semaphore,
+        max_lines_begun: int,
     ) -> None:
-        """`slots` are the lines that may run at once, of all batches."""
+        """`slots` are the lines that may run at once, of all batches; `max_lines_begun` those of this one that run or
+        wait to."""
         self._service = service
         self._store = store
         self._files = files
@@ -41,6 +43,7 @@ class BatchWork:
         self._max_lines = max_lines
         self._reader = LineReader(files.path(batch.input_file_id), batch.endpoint, max_line_bytes)
         self._slots = slots
+        self._begun = asyncio.Semaphore(max_lines_begun)
         self._lines: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -91,19 +94,14 @@ class BatchWork:
         principal = msgspec.msgpack.decode(self._batch.principal, type=Principal)
         async with asyncio.TaskGroup() as running:
             while True:
-                await self._slots.acquire()
-                try:
-                    line = await on_disk(lambda: next(todo, None))
-                except BaseException:
-                    self._slots.release()
-                    raise
+                await self._begun.acquire()
+                line = await on_disk(lambda: next(todo, None))
                 if line is None:
-                    self._slots.release()
                     return
-                running.create_task(self._answer(principal, line)).add_done_callback(lambda _: self._slots.release())
+                running.create_task(self._answer(principal, line)).add_done_callback(lambda _: self._begun.release())
 
     async def _answer(self, principal: Principal, line: Line) -> None:
-        record, good = await answered(self._service, principal, self._batch.endpoint, line)
+        record, good = await answered(self._service, principal, self._batch.endpoint, line, self._slots)
         await self._store.record(self._batch.id, line.number, record, good=good)
 
     async def _finalize(self) -> None:

@@ -24,13 +24,16 @@ from serving.observability.logs import log_failure
 logger = logging.getLogger(__name__)
 
 
-async def answered(service: Service, principal: Principal, endpoint: Endpoint, line: Line) -> tuple[bytes, bool]:
+async def answered(
+    service: Service, principal: Principal, endpoint: Endpoint, line: Line, slots: asyncio.Semaphore
+) -> tuple[bytes, bool]:
     """A line of a result file, and whether it is one of the good. Waits where the server is full, the tenant at its
-    limit, or the engine away."""
+    limit, or the engine away; not in one of the `slots`, which other tenants' lines need."""
     while True:
         request_id = new_id()
         try:
-            whole = await _reply(service, Caller(request_id=request_id, principal=principal), endpoint, line.body)
+            async with slots:
+                whole = await _reply(service, Caller(request_id=request_id, principal=principal), endpoint, line.body)
         except WeftError as error:
             if error.retryable:
                 await asyncio.sleep(getattr(error, "retry_after", UNAVAILABLE_RETRY_SECONDS))

@@ -79,6 +79,7 @@ class BatchRunner:
                     max_lines=self._config.max_batch_requests,
                     max_line_bytes=self._max_line_bytes,
                     slots=self._slots,
+                    max_lines_begun=self._config.concurrent_requests,
                 )
                 self._running[batch.id] = work, asyncio.create_task(self._run(batch.id, work))
 

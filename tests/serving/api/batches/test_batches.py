@@ -191,6 +191,28 @@ async def test_a_line_runs_within_the_limits_of_the_tenant_that_sent_it(make_api
     assert [(request.tenant, request.priority) for request in api.engine.requests] == [("acme", Priority.BATCH)]
 
 
+async def test_a_tenant_at_its_limit_does_not_hold_up_anothers_batch(make_api: ApiMaker, tmp_path: Path) -> None:
+    keys = KeyStore(tmp_path / "keys.sqlite")
+    access = AccessConfig(
+        auth=AuthConfig(keys=Path("k")),
+        tiers={"once": TierConfig(requests_per_minute=1), "free": TierConfig()},
+        tenants={"slow": TenantConfig(tier="once"), "fast": TenantConfig(tier="free")},
+    )
+    gateway = Gateway(access, identity=Identity(access, keys=keys), now=lambda: 0.0)  # its minute never ends
+    files = FilesConfig(folder=tmp_path / "kept", concurrent_requests=1)
+    api = make_api(make_api.says("fine"), gateway=gateway, files=files)
+    slow, fast = (keys.create(name, [Scope.INFERENCE]).text for name in ("slow", "fast"))
+    lines = [_line(name, prompt="x", max_tokens=5) for name in "ab"]
+    async with _sdk(api) as client:
+        waiting = client.with_options(api_key=slow)
+        held = await _begin(waiting, lines)
+        while _counts(held) != (2, 1, 0):
+            held = await waiting.batches.retrieve(held.id)
+        free = client.with_options(api_key=fast)
+        assert _counts(await _ended(free, await _begin(free, lines))) == (2, 2, 0)
+        assert _counts(await waiting.batches.retrieve(held.id)) == (2, 1, 0)
+
+
 async def test_what_an_expired_batch_did_not_run_is_told(make_api: ApiMaker, tmp_path: Path) -> None:
     config = FilesConfig(folder=tmp_path / "kept")
     api = make_api(make_api.says("fine"))
@@ -212,7 +234,8 @@ async def test_what_an_expired_batch_did_not_run_is_told(make_api: ApiMaker, tmp
     await store.add(made)
     await store.record(made.id, 1, b'{"custom_id": "a"}', good=True)
     late = replace(api.service, now=lambda: 101.0)
-    work = BatchWork(late, store, files, made, max_lines=10, max_line_bytes=1000, slots=asyncio.Semaphore(1))
+    one = asyncio.Semaphore(1)
+    work = BatchWork(late, store, files, made, max_lines=10, max_line_bytes=1000, slots=one, max_lines_begun=1)
     await work.run()
     batch, counts = await store.find("t", made.id)
     assert (batch.status, counts) == ("expired", (1, 1))
