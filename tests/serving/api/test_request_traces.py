@@ -12,12 +12,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from websockets.asyncio.client import connect
 
 from serving.access import AccessConfig
+from serving.client import schema
 from serving.gateway.gateway import Gateway
 from serving.gateway.identity import Identity
 from serving.observability.logs import JsonFormatter
 from serving.observability.otel import OtelTracing
 from tests.fakes.engine import Script
 from tests.serving.api.conftest import MODEL, ApiMaker, chat_body, text_body
+from tests.serving.api.grpc.serving_grpc import channel_to, chat, unary
 from tests.serving.api.listening import listening
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -205,4 +207,14 @@ async def test_each_message_of_a_socket_is_a_request_of_its_own(make_api: ApiMak
             while json.loads(await socket.recv())["type"] != "done":
                 pass
     assert [span.name for span in traced.spans].count("/v1/socket chat.completions") == 2
+    assert {f"{span.context.trace_id:032x}" for span in traced.spans if span.context} == {TRACE}
+
+
+async def test_a_grpc_call_goes_on_with_the_trace_in_its_metadata(make_api: ApiMaker) -> None:
+    traced = Traced(make_api, make_api.says("hello"))
+    async with channel_to(traced.api) as channel:
+        await unary(channel, "Generate", schema.GenerateReply)(chat(), metadata=tuple(PARENT.items()))
+    door = traced.one("Generate")
+    assert facts(door)["rpc.system"] == "grpc"
+    assert traced.parent_of(f"chat {MODEL}") == "Generate"
     assert {f"{span.context.trace_id:032x}" for span in traced.spans if span.context} == {TRACE}
