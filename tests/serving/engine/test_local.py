@@ -3,12 +3,15 @@
 import asyncio
 import dataclasses
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from serving.config import Deployment, EngineConfig, ModelConfig
+from serving.engine.embedding import EmbedRequest
+from serving.engine.encoder_folder import EncoderFacts
 from serving.engine.local import LocalEngine, start_local_engine
 from serving.engine.plan import StepPlan, StepResult
 from serving.engine.request import FinishReason, GenerateRequest, SamplingParams, TokenEvent
@@ -268,3 +271,30 @@ async def test_a_stopped_engine_pins_nothing(tmp_path: object) -> None:
     await engine.close()
     with pytest.raises(EngineUnavailableError):
         await engine.pin("system", tuple(range(40)), seconds=60.0)
+
+
+class ThreadNamingEncoder:
+    facts = EncoderFacts(dimensions=1, vocab_size=VOCAB_SIZE, max_tokens=4)
+
+    def __init__(self) -> None:
+        self.batch_sizes = {4: 1}
+        self.threads: set[str] = set()
+
+    def encode(self, texts: Sequence[tuple[int, ...]]) -> np.ndarray:
+        self.threads.add(threading.current_thread().name)
+        return np.array([[text[0]] for text in texts], np.float32)
+
+
+async def test_texts_are_embedded_on_the_loops_thread_beside_streams(tmp_path: object) -> None:
+    encoder = ThreadNamingEncoder()
+    engine = start_local_engine(deployment(tmp_path), tiny_executor(), startup_seconds=1.0, encoder=encoder)
+    assert engine.embedder is not None
+    wanted = EmbedRequest(request_id="e", texts=((3,), (1,), (2,)))
+    events, beside = await asyncio.gather(events_of(engine, request()), engine.embedder.embed(wanted))
+    assert sum(len(event.token_ids) for event in events) == 8
+    alone = await engine.embedder.embed(wanted)
+    assert beside.tolist() == alone.tolist() == [[3], [1], [2]]
+    assert encoder.threads == {"engine-loop"}
+    await engine.close()
+    with pytest.raises(EngineUnavailableError):
+        await engine.embedder.embed(wanted)

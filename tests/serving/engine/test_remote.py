@@ -12,10 +12,12 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 
 from serving.engine import wire
 from serving.engine.client import Engine
+from serving.engine.embedding import Embedder, EmbedRequest
 from serving.engine.remote import RemoteEngine
 from serving.engine.request import GenerateRequest, Priority, SamplingParams, TokenEvent
 from serving.engine.resume import ResumingEngine
@@ -31,6 +33,7 @@ from serving.errors import (
     UnsupportedError,
     WeftError,
 )
+from tests.fakes.embedder import CountingEmbedder
 from tests.fakes.mortal_engine import MortalEngine
 
 PATIENCE = 180.0  # seconds; only a broken test waits that long
@@ -75,8 +78,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def serving(engine: Engine, path: Path) -> AsyncIterator[RemoteEngine]:
-    server = EngineServer(engine, path)
+async def serving(engine: Engine, path: Path, embedder: Embedder | None = None) -> AsyncIterator[RemoteEngine]:
+    server = EngineServer(engine, path, embedder=embedder)
     await server.start()
     client = RemoteEngine(path)
     try:
@@ -360,3 +363,53 @@ async def test_a_socket_that_a_live_engine_serves_is_refused(path: Path) -> None
 async def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="longer than"):
         await EngineServer(MortalEngine(), tmp_path / ("x" * 120) / "engine.sock").start()
+
+
+async def test_texts_are_embedded_over_the_socket(path: Path) -> None:
+    embedder = CountingEmbedder()
+    wanted = EmbedRequest(request_id="e", texts=((1, 2, 3), (4,)))
+    async with serving(MortalEngine(), path, embedder) as client:
+        vectors = await client.embed(wanted)
+    assert embedder.asked == [wanted]
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors, await embedder.embed(wanted))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ContextLengthError("input[0] has 300 tokens", param="input[0]"), OverloadedError("full", retry_after=3.0)],
+)
+async def test_what_the_encoder_refuses_is_refused_over_the_socket(path: Path, error: WeftError) -> None:
+    wanted = EmbedRequest(request_id="e", texts=((1,),))
+    async with serving(MortalEngine(), path, CountingEmbedder(error)) as client:
+        with pytest.raises(type(error)) as refused:
+            await client.embed(wanted)
+    assert (refused.value.message, refused.value.param) == (error.message, error.param)
+    async with serving(MortalEngine(), path) as client:
+        with pytest.raises(UnsupportedError, match="no encoder"):
+            await client.embed(wanted)
+
+
+async def test_texts_that_are_given_up_are_given_up_over_the_socket(path: Path) -> None:
+    embedder = CountingEmbedder(hangs=True)
+    async with serving(MortalEngine(), path, embedder) as client:
+        leaving = asyncio.create_task(client.embed(EmbedRequest(request_id="e", texts=((1,),))))
+        async with asyncio.timeout(PATIENCE):
+            await embedder.begun.wait()
+            leaving.cancel()
+            await embedder.given_up.wait()
+        await asyncio.gather(leaving, return_exceptions=True)
+
+
+async def test_a_lost_engine_ends_an_embedding_with_an_error(path: Path) -> None:
+    embedder = CountingEmbedder(hangs=True)
+    server = EngineServer(MortalEngine(), path, embedder=embedder)
+    await server.start()
+    client = RemoteEngine(path)
+    waiting = asyncio.create_task(client.embed(EmbedRequest(request_id="e", texts=((1,),))))
+    async with asyncio.timeout(PATIENCE):
+        await embedder.begun.wait()
+        await server.stop()
+        with pytest.raises(EngineUnavailableError):
+            await waiting
+    await client.close()
