@@ -84,8 +84,8 @@ class QuantizedArray:
         axis = self.form.summed[-1]
         numbers = _joined(self.values, self.form.kind, axis)
         if self.groups is not None:
-            numbers = self._apply(numbers, *(self._of_rows(part, self.groups) for part in (self.zeros, self.scales)))
-            return numbers.astype(dtype)
+            zeros = None if self.zeros is None else self._of_rows(self.zeros, self.groups)
+            return self._apply(numbers, zeros, self._of_rows(self.scales, self.groups)).astype(dtype)
         grouped = self.scales.shape[axis]
         apart = (*numbers.shape[:axis], grouped, -1, *numbers.shape[axis + 1 :])
         zeros = None if self.zeros is None else jnp.expand_dims(self.zeros, axis + 1)
@@ -141,14 +141,12 @@ class QuantizedArray:
         total = lax.fori_loop(0, rows // block, add_block, jnp.zeros((tokens, columns), jnp.float32))
         return total if scaled_inside or groups is not None else total * scales
 
-    def _apply(self, numbers: Array, zeros: Array | None, scales: Array | None) -> Array:
+    def _apply(self, numbers: Array, zeros: Array | None, scales: Array) -> Array:
         wide = numbers.astype(jnp.float32)
         return (wide if zeros is None else wide - zeros) * scales
 
-    def _of_rows(self, table: Array | None, groups: Array) -> Array | None:
+    def _of_rows(self, table: Array, groups: Array) -> Array:
         """`table` of groups, spread over the rows, which come first."""
-        if table is None:
-            return None
         dims = len(self.form.summed)
         return table.reshape(-1, *table.shape[dims:])[groups]
 

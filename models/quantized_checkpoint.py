@@ -13,6 +13,7 @@ from models.leaves import Leaf, LeafPath, parts_of
 from models.packed_layouts import Awq, CompressedGroup, CompressedTensors, Gptq, Mxfp4
 from models.packed_weights import PackedLayout
 from models.quantization import Products, Recipe, Scheme
+from models.quantized_array import Kind
 
 METHODS = ("compressed-tensors", "awq", "gptq", "fp8")  # of every family but those that name their own
 
@@ -114,7 +115,8 @@ def _compressed_tensors(fields: Fields) -> CompressedTensors:
 def _compressed_group(fields: Fields, style: str) -> CompressedGroup:
     weights = fields.section("weights")
     bits, numbers = weights.integer("num_bits"), weights.string("type", "int")
-    kind = {(8, "int"): "int8", (8, "float"): "fp8", (4, "int"): "int4"}.get((bits, numbers))
+    kinds: dict[tuple[int, str], Kind] = {(8, "int"): "int8", (8, "float"): "fp8", (4, "int"): "int4"}
+    kind = kinds.get((bits, numbers))
     packed = fields.string("format", style) == "pack-quantized"
     if kind is None or (kind == "fp8" and packed) or (kind == "int4" and not packed):
         raise weights.error("num_bits", "8 as int or float, or 8 or 4 as int in the format pack-quantized")

@@ -29,7 +29,7 @@ def logits_of(directory: Path, layers: LayerForm = "list", **kwargs: Any) -> np.
 def test_a_layout_gives_the_weights_of_its_description(tmp_path: Path, name: str) -> None:
     pack, quantization = LAYOUTS[name]
     directory = packed_checkpoints.write(tmp_path, pack, quantization)
-    packed, _, _ = load(directory / "packed", jnp.float32, layers="list")
+    packed: Any = load(directory / "packed", jnp.float32, layers="list")[0]
     full, _, _ = load(directory / "full", jnp.float32, layers="list")
     kept = {path: module for path, module in nnx.iter_modules(packed) if isinstance(module, QuantizedWeight)}
     assert len(kept) == 2 * 4

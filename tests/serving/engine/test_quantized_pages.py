@@ -15,13 +15,13 @@ from serving.engine.scheduler import Scheduler
 from sharding.mesh import one_device
 from tests.fakes.tiny_model import MAX_MODEL_LEN, PAGE_SIZE, VOCAB_SIZE, tiny_llama
 
-PAGES, ROWS, BUCKETS = 128, 4, (1, 8, 32)
+PAGES, ROWS, BUCKETS = 128, 4, (32,)
 
 
 @pytest.fixture(scope="module", params=["int8", "float8_e4m3fn"])
 def executor(request: pytest.FixtureRequest) -> Executor:
     model, shape = tiny_llama()
-    quantize_model(model, at_load("int8"), Products(blocked=True))
+    quantize_model(model, at_load("int8"), Products())
     limits = ExecutorLimits(
         max_num_seqs=ROWS, max_model_len=MAX_MODEL_LEN, page_size=PAGE_SIZE, num_pages=PAGES, token_buckets=BUCKETS
     )
