@@ -1,7 +1,7 @@
 """The encoder on this process's first device: a compiled program for each of a few shapes of padded batches."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -73,8 +73,9 @@ def load_encoder(deployment: Deployment, progress: Progress | None = None) -> En
     keep_compilations(deployment.engine.compilation_cache)
     on_cpu = jax.default_backend() == "cpu"
     layers: LayerForm = "list" if on_cpu else "stacked"
+    families = cast(Any, (bert,))  # an encoder lacks what makes a `Family`'s model generate
     try:
-        model, _, _ = checkpoints.load(config.checkpoint, jnp.float32, layers=layers, families=(bert,))
+        model, _, _ = checkpoints.load(config.checkpoint, jnp.float32, layers=layers, families=families)
     except ModelCheckpointError as error:
         raise CheckpointError(str(error)) from error
     return Encoder(model, facts, BATCH_TOKENS_ON_CPU if on_cpu else BATCH_TOKENS, progress)

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from serving.config import Deployment, EngineConfig, MeshConfig, ModelConfig, load_deployment, load_mesh
+from serving.config import (
+    Deployment,
+    EmbeddingsConfig,
+    EngineConfig,
+    MeshConfig,
+    ModelConfig,
+    load_deployment,
+    load_mesh,
+)
 from serving.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -213,6 +221,33 @@ def test_a_file_that_is_not_there_or_cannot_be_read_is_refused(tmp_path: Path) -
 )
 def test_traces_go_to_an_address_and_a_share_is_a_share(file: Path, traces: str, param: str) -> None:
     file.write_text(f"name = 'a'\n[model]\ncheckpoint = 'w'\n[traces]\n{traces}")
+    assert refused(file).param == param
+
+
+ENCODER = "[embeddings]\ncheckpoint = 'e'\n"
+
+
+def test_an_encoder_has_a_folder_and_a_name_of_its_own(file: Path) -> None:
+    text = "name = 'a'\n[model]\ncheckpoint = 'w'\n"
+    file.write_text(text)
+    assert load_deployment(file).embeddings is None
+    file.write_text(f"{text}{ENCODER}name = 'b'")
+    found = load_deployment(file).embeddings
+    assert found == EmbeddingsConfig(checkpoint=file.parent / "e", name="b", max_tokens=256)
+
+
+@pytest.mark.parametrize(
+    ("text", "param"),
+    [
+        (ENCODER, "embeddings.name"),
+        (f"{ENCODER}name = 'a'", "name"),
+        (f"{ENCODER}name = ''", "name"),
+        (f"{ENCODER}name = 'b'\nmax_tokens = 0", "max_tokens"),
+        (f"{ENCODER}name = 'b'\n[cluster]\nprocesses = 2\ncoordinator = '10.0.0.1:7200'", "embeddings"),
+    ],
+)
+def test_an_encoder_that_could_not_be_served_is_refused(file: Path, text: str, param: str) -> None:
+    file.write_text(f"name = 'a'\n[model]\ncheckpoint = 'w'\n{text}")
     assert refused(file).param == param
 
 

@@ -1,5 +1,6 @@
 """POST /v1/embeddings: what it takes, what comes back, and who may ask."""
 
+import asyncio
 import base64
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,18 @@ import openai
 import pytest
 
 from serving.api.embedding_body import MAX_TEXTS
+from serving.app import build_encoder
+from serving.config import Deployment, EmbeddingsConfig, EngineConfig, ModelConfig
+from serving.engine.embedding_queue import EmbeddingQueue
+from serving.engine.encoder import load_encoder
+from serving.engine.remote import RemoteEngine
+from serving.engine.server import EngineServer
 from serving.errors import ContextLengthError, EngineUnavailableError, OverloadedError, WeftError
 from serving.gateway.gateway import Gateway
 from serving.generation.text_embedder import TextEmbedder
 from tests.fakes.embedder import ENCODER, CountingEmbedder, tiny_text_embedder
-from tests.fakes.tiny_encoder import WORDS
+from tests.fakes.mortal_engine import MortalEngine
+from tests.fakes.tiny_encoder import WORDS, save_tiny_encoder
 from tests.serving.api.conftest import MODEL, ApiMaker
 from tests.serving.api.listening import listening
 
@@ -145,3 +153,33 @@ async def test_the_openai_sdk_embeds(make_api: ApiMaker, encoder: TextEmbedder) 
         floats = await client.embeddings.create(model=ENCODER, input=["cat", "dog"], encoding_format="float")
     assert [item.embedding for item in coded.data] == [item.embedding for item in floats.data]
     assert coded.usage.prompt_tokens == 6
+
+
+async def test_vectors_are_the_encoders_whatever_lies_between(make_api: ApiMaker, tmp_path: Path) -> None:
+    """A deployment's encoder, its queue, the socket, and the API."""
+    config = EmbeddingsConfig(checkpoint=save_tiny_encoder(tmp_path / "tiny"), name=ENCODER, max_tokens=32)
+    deployment = Deployment(
+        name=MODEL,
+        model=ModelConfig(checkpoint=tmp_path),
+        engine=EngineConfig(compilation_cache=tmp_path / "programs"),
+        embeddings=config,
+    )
+    device = load_encoder(deployment)
+    assert device is not None
+    queue = EmbeddingQueue(device, asyncio.to_thread, lambda: False)
+    socket = tmp_path / "private" / "engine.sock"
+    server, remote = EngineServer(MortalEngine(), socket, embedder=queue), RemoteEngine(socket)
+    await server.start()
+    encoder = build_encoder(deployment, remote)
+    api, texts = make_api(encoder=encoder), ["Cats", "the dog sat on a mat .", "dogs"]
+    reply = await api.post("/v1/embeddings", {"model": ENCODER, "input": texts})
+    too_long = await api.post("/v1/embeddings", {"model": ENCODER, "input": ["a", "cat " * 31]})
+    await remote.close()
+    await server.stop()
+    assert reply.status_code == 200, reply.text
+    vectors = np.array([item["embedding"] for item in reply.json()["data"]])
+    assert encoder is not None
+    wanted = np.concatenate([device.encode([text]) for text in encoder.tokenizer.encode(texts)])
+    np.testing.assert_allclose(vectors, wanted, atol=1e-5)
+    assert (too_long.status_code, too_long.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert too_long.json()["error"]["param"] == "input[1]"
