@@ -1,7 +1,7 @@
 """A mesh of devices, by the sizes of its axes.
 
     data        sequences, with their pages; and the experts of a layer
-    pipeline    its layers, in groups          not offered yet
+    pipeline    the layers of a model, in stages: each has a sub-mesh with the other axes
     expert      the experts of a layer
     tensor      heads, feed-forward width, vocabulary
 
@@ -18,9 +18,6 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ("data", "pipeline", "expert", "tensor")
-NOT_OFFERED = {
-    "pipeline": "split the model over tensor",
-}
 
 
 class MeshError(ValueError):
@@ -42,6 +39,11 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) ->
             f"a mesh of {_written(sizes)} takes {count} devices and there are {len(devices)}: "
             f"the product of its axes can be {_listed(range(1, len(devices) + 1))}"
         )
+    if real and jax.process_count() > 1 and sizes.get("pipeline", 1) > 1:
+        raise MeshError(
+            f"the stages of a pipeline hand over within one process, and these are {jax.process_count()}: "
+            "pipeline must be 1, with what it has of the devices in tensor, expert or data"
+        )
     if real and jax.process_count() > 1 and count != len(devices):
         raise MeshError(
             f"a mesh of {_written(sizes) or 'one device'} takes {count} devices, and these {jax.process_count()} "
@@ -55,6 +57,16 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) ->
 def one_device() -> Mesh:
     """The mesh of a model that is not split."""
     return Mesh(np.array(jax.devices()[:1]).reshape((1,) * len(AXES)), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def stage_meshes(mesh: Mesh) -> tuple[Mesh, ...]:
+    """The sub-mesh of each stage of a pipeline, with all of AXES; the mesh itself where there is one stage."""
+    stages = mesh.shape["pipeline"]
+    if stages == 1:
+        return (mesh,)
+    at = AXES.index("pipeline")
+    parts = np.split(mesh.devices, stages, axis=at)
+    return tuple(Mesh(part, AXES, axis_types=(AxisType.Auto,) * len(AXES)) for part in parts)
 
 
 def everywhere(mesh: Mesh) -> NamedSharding:
@@ -72,10 +84,6 @@ def _checked(sizes: Mapping[str, int]) -> tuple[int, ...]:
             raise MeshError(f"a mesh has no axis {axis!r}; it has {', '.join(AXES)}")
         if size < 1:
             raise MeshError(f"the mesh axis {axis} must be at least 1, not {size}")
-        if size > 1 and axis in NOT_OFFERED:
-            raise MeshError(
-                f"the mesh axis {axis} is not offered yet, so it must be 1, not {size}: {NOT_OFFERED[axis]}"
-            )
     return tuple(sizes.get(axis, 1) for axis in AXES)
 
 

@@ -17,7 +17,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
 from sharding.host_data import put
-from sharding.mesh import MeshError, divisors
+from sharding.mesh import MeshError, divisors, stage_meshes
 from sharding.rules import RULES, spec_of, split_of
 
 Names = tuple[str | None, ...]  # the logical name of each dimension of a leaf
@@ -33,6 +33,10 @@ class Placement:
 
     def sharding(self, names: Names) -> NamedSharding:
         return NamedSharding(self.mesh, spec_of(names))
+
+    def stages(self) -> "tuple[Placement, ...]":
+        """Of each stage of a pipeline."""
+        return tuple(Placement(mesh, self.kv_copies) for mesh in stage_meshes(self.mesh))
 
     def shape(self, shape: tuple[int, ...], names: Names) -> tuple[int, ...]:
         """The shape on the mesh of a leaf that has `shape` in its checkpoint. Raises MeshError where it cannot be."""
