@@ -13,7 +13,7 @@ from tests.sharding.abstract_mesh import mesh_of
     [
         ({"tensor": 0}, "tensor must be at least 1, not 0"),
         ({"heads": 2}, "no axis 'heads'; it has data, pipeline, expert, tensor"),
-        ({"pipeline": 4}, "pipeline is not offered yet, so it must be 1, not 4: split the model over tensor"),
+        ({"pipeline": 4}, "a mesh of pipeline 4 takes 4 devices and there are 3: .* can be 1, 2, 3"),
         (
             {"expert": 2, "tensor": 2},
             "a mesh of expert 2 x tensor 2 takes 4 devices and there are 3: .* can be 1, 2, 3",
