@@ -4,6 +4,7 @@ Spans are exported from a thread of the SDK's, whose queue drops what a collecto
 waits for one. Whoever sends a `traceparent` decides whether its request is sampled; a share of the others is.
 """
 
+import logging
 import os
 import threading
 import time
@@ -32,6 +33,8 @@ _CONTEXT = TraceContextTextMapPropagator()
 def otlp_tracing(endpoint: str | None, sample: float) -> "OtelTracing":
     """`endpoint` is the collector's, with or without /v1/traces; None: the standard variables of OpenTelemetry say it.
     `sample` is the share of requests that come without a trace context."""
+    # Of a collector that is away, one line for each export is enough: its library writes one for each attempt too.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
     if endpoint is not None:
         endpoint = endpoint.rstrip("/").removesuffix(TRACES_PATH) + TRACES_PATH
     return OtelTracing(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS)), sample)

@@ -10,10 +10,10 @@ function shape(name, className) {
   return node;
 }
 
-/** The next of 1, 2, 5, 10, 20 ... that is not below: a scale that seldom changes. */
+/** The next round number that is not below: a scale that seldom changes. */
 function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value * 0.999999);
+  return [1, 1.5, 2, 3, 4, 5, 7.5, 10].map((step) => step * power).find((step) => step >= value * 0.999999);
 }
 
 export class Chart {
@@ -21,13 +21,17 @@ export class Chart {
   #moving = shape("g", "");
   #cursor = shape("line", "cursor");
   #most = document.createElement("span");
+  #least = document.createElement("span");
   #reading = document.createElement("span");
   #lines;
   #series = [];
   #slots = 0;
   #options;
 
-  /** `names` are of the lines, the first in front; `format` writes a value; `most` fixes the scale. */
+  /**
+   * `names` are of the lines, the first in front; `format` writes a value; `most` fixes the scale's top, `least` is the
+   * lowest top. With a `floor` the scale is logarithmic and begins there, for values that differ many times over.
+   */
   constructor(place, names, options) {
     this.#options = { least: 1e-9, ...options };
     this.#lines = names.map((name, index) => {
@@ -46,8 +50,10 @@ export class Chart {
     this.#svg.setAttribute("role", "img");
     this.#most.className = "most";
     this.#reading.className = "reading";
+    this.#least.className = "least";
+    this.#least.textContent = options.floor ? options.format(options.floor) : "";
     this.#cursor.style.display = "none";
-    place.append(this.#svg, this.#most, this.#reading);
+    place.append(this.#svg, this.#most, this.#least, this.#reading);
     place.addEventListener("pointermove", (event) => this.#read(event));
     place.addEventListener("pointerleave", () => this.#read(null));
   }
@@ -67,6 +73,13 @@ export class Chart {
     }
   }
 
+  /** Of the height. */
+  #share(value, most) {
+    const { floor } = this.#options;
+    const share = floor ? Math.log(Math.max(value, floor) / floor) / Math.log(most / floor) : value / most;
+    return Math.min(share, 1);
+  }
+
   #trace(line, list, most) {
     const first = this.#slots - list.length;
     const pieces = [];
@@ -76,7 +89,7 @@ export class Chart {
         if (piece.length) pieces.push(piece);
         piece = [];
       } else {
-        piece.push([first + index, HEIGHT - 1 - Math.min(value / most, 1) * (HEIGHT - 4)]);
+        piece.push([first + index, HEIGHT - 1 - this.#share(value, most) * (HEIGHT - 4)]);
       }
     });
     if (piece.length) pieces.push(piece);

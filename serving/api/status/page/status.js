@@ -17,8 +17,8 @@ const write = (id, text) => {
 const charts = {
   rate: new Chart(byId("rate-chart"), ["generated", "prompt"], { format: count, least: 10 }),
   pages: new Chart(byId("pages-chart"), ["in use"], { format: (share) => (share === null ? "–" : `${Math.round(share * 100)} %`), most: 1 }),
-  first: new Chart(byId("first-chart"), ["half within", "99 % within"], { format: duration, least: 0.01 }),
-  between: new Chart(byId("between-chart"), ["half within", "99 % within"], { format: duration, least: 0.001 }),
+  first: new Chart(byId("first-chart"), ["half within", "99 % within"], { format: duration, least: 1, floor: 0.001 }),
+  between: new Chart(byId("between-chart"), ["half within", "99 % within"], { format: duration, least: 0.1, floor: 0.001 }),
 };
 const fabric = new Fabric(byId("fabric"));
 
