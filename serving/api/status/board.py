@@ -83,6 +83,7 @@ class StatusBoard:
             "time": self._clock(),
             "up_seconds": now - self._began,
             "state": self._state(),
+            "away_seconds": None if self._lost_at is None else now - self._lost_at,
             "rung": gateway.rung.name.lower(),
             "rung_level": int(gateway.rung),
             "batch_limit": self._batch_limit,

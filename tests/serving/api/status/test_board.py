@@ -76,12 +76,15 @@ async def test_batch_queue_and_pages_are_the_engines(bench: Bench) -> None:
 
 
 async def test_a_restart_is_told_with_the_time_that_the_engine_was_away(bench: Bench) -> None:
-    states = []
+    states, away = [], []
     for numbers in (None, stats(ready=False), stats(generation_tokens=900), None, None, stats(started_at=BEGAN + 50)):
         bench.engine.numbers = numbers
         await bench.look()
-        states.append((await bench.board.shown())["state"])
+        shown = await bench.board.shown()
+        states.append(shown["state"])
+        away.append(shown["away_seconds"])
     assert states == ["starting", "starting", "ready", "away", "away", "ready"]
+    assert away == [None, None, None, 0.0, 1.0, None]
     shown = await bench.board.shown()
     assert shown["restarts"] == [{"time": BEGAN + 50, "away_seconds": 2.0}]
     assert shown["looks"]["output_rate"] == [None, None, 900.0, None, None, None], (
