@@ -59,7 +59,7 @@ class Status {
   #draw(body) {
     document.body.dataset.state = body.state;
     byId("notice").hidden = true;
-    write("state", body.away_seconds === null ? STATES[body.state] : `Engine is away for ${span(body.away_seconds)}`);
+    write("state", body.away_seconds ? `Engine is away for ${span(body.away_seconds)}` : STATES[body.state]);
     write("model", body.model);
     write("uptime", `up ${span(body.up_seconds)}`);
     write("version", `weft ${body.version}`);

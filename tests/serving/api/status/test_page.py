@@ -23,7 +23,8 @@ class DictatedBoard:
     def __init__(self) -> None:
         self.refusal: str | None = None
         self.numbers: dict[str, Any] = {
-            "model": "m", "version": "1.2.3", "time": 1_700_000_000.0, "up_seconds": 93_784.0, "state": "ready", "away_seconds": None,
+            "model": "m", "version": "1.2.3", "time": 1_700_000_000.0, "up_seconds": 93_784.0, "state": "ready",
+            "away_seconds": None,
             "rung": "shed_batch", "rung_level": 1, "batch_limit": 16, "running": 5,
             "waiting": {"interactive": 1, "standard": 2, "batch": 3, "other": 0},
             "pages": {"used": 20, "pinned": 5, "free": 75}, "window_seconds": 60,
