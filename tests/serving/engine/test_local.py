@@ -54,7 +54,8 @@ async def test_many_streams_at_once_do_not_mix(engine: LocalEngine) -> None:
     alone = {i: await events_of(engine, request(f"alone-{i}", 5 + i)) for i in range(6)}
     together = await asyncio.gather(*[events_of(engine, request(f"many-{i}", 5 + i)) for i in range(6)])
     for i, events in enumerate(together):
-        assert [e.token_ids for e in events] == [e.token_ids for e in alone[i]]
+        # How many tokens an event has depends on who else there was, and on how long steps take.
+        assert [token for e in events for token in e.token_ids] == [token for e in alone[i] for token in e.token_ids]
 
 
 @pytest.mark.parametrize(
