@@ -22,7 +22,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _ARRAY = re.compile(r"(?P<type>[a-z]+\d*(?:e\dm\d\w*)?)\[(?P<sides>[\d,]*)\]")
 _GROUP_LIST = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _GROUP_IOTA = re.compile(r"replica_groups=\[\d+,(\d+)\]")
-_GROUP_MESH = re.compile(r"replica_groups=mesh\[(?P<axes>[^\]]*)\] \{(?P<named>[^}]*)\}")
+_GROUP_MESH = re.compile(r"replica_groups=mesh\[(?P<axes>[^\]]*)\][^{]*\{(?P<named>[^}]*)\}")
 _AXIS = re.compile(r"'([^']+)'=(\d+)")
 
 
@@ -128,6 +128,8 @@ def _group(line: str) -> int:
         return int(iota[1])
     if listed := _GROUP_LIST.search(line):
         return len(listed[1].split(","))
+    if "source_target_pairs=" in line:  # of a collective-permute: from one device to one other
+        return 2
     raise ValueError(f"a collective without readable groups: {line.strip()[:200]}")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from serving.engine.executor import Executor
 from serving.planner.collectives import collectives_of
-from tests.sharding.eight_devices.tiny_engine import LAYERS, SEQUENCES, Stream, executor, serve, ties
+from tests.sharding.eight_devices.tiny_engine import CONFIG, LAYERS, TOKENS, Stream, executor, serve, ties
 
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute", "collective-broadcast")
 
@@ -35,17 +35,18 @@ def test_data_shards_of_a_pipeline_give_the_tokens_of_one_device(alone: list[Str
     assert ties(alone, serve(split, lanes=2)) <= 1
 
 
-def test_data_shards_of_a_dense_model_tell_each_other_their_tokens_and_nothing_else(alone: list[Stream]) -> None:
+def test_data_shards_of_a_dense_model_send_each_other_no_hidden_states(alone: list[Stream]) -> None:
     split = executor("LlamaForCausalLM", {"data": 4, "tensor": 2})
     assert ties(alone, serve(split)) <= 1
     (program,) = split.programs.forward.values()
     text = program.as_text()
     assert text is not None
     found = collectives_of(text, LAYERS)
-    assert sum(count for one, count in found.items() if one.group == 2) == 2 * LAYERS + 3
-    between = [one for one in found if one.group != 2]
-    assert between
-    assert max(one.size for one in between) <= 4 * SEQUENCES
+    hidden = TOKENS * CONFIG["hidden_size"] * 4
+    large = {one: count for one, count in found.items() if one.size >= hidden}
+    assert {(one.kind, one.group) for one in large} == {("all-reduce", 2)}
+    assert sum(large.values()) == 2 * LAYERS + 1
+    assert max(one.size for one in found if one not in large) < hidden / 4  # tokens, and what says where they go
 
 
 def test_qwen3_gives_the_tokens_of_one_device() -> None:
