@@ -120,13 +120,14 @@ class QuantizedArray:
         zeros, scales = (None if part is None else part.reshape(-1, columns) for part in (self.zeros, self.scales))
         assert scales is not None
         block = block_rows(tokens, rows, self.form)
+        stored = block * values.shape[0] // rows  # rows of bytes in a block
         of_group = rows // scales.shape[0]
         groups = None if self.groups is None else self.groups.reshape(-1)
         scaled_inside = scales.shape[0] > 1
         slice_rows = partial(lax.dynamic_slice_in_dim, axis=0)
 
         def add_block(i: Array, total: Array) -> Array:
-            part = slice_rows(values, i * values.shape[0] // (rows // block), values.shape[0] // (rows // block))
+            part = slice_rows(values, i * stored, stored)
             some = lax.dynamic_slice_in_dim(x, i * block, block, axis=1)
             if groups is not None:
                 mine = slice_rows(groups, i * block, block)

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -180,7 +180,7 @@ class Timed:
         self.embedding_nbytes, self._vocab_size = embedding.nbytes, embedding.shape[0]
 
         def forward(weights: tuple[jax.Array, ...], ids: jax.Array) -> jax.Array:
-            merged: Any = nnx.merge(graph, jax.tree.unflatten(tree, weights))
+            merged = cast(Any, nnx.merge(graph, jax.tree.unflatten(tree, weights)))
             return merged(ids, jnp.arange(len(ids)), None, dense_attend(1, len(ids)))[0]
 
         self._forward: Callable[..., jax.Array] = jax.jit(forward)
