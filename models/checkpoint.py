@@ -21,7 +21,7 @@ from models.quantization import Products, Recipe, quantize_model
 from models.quantized_checkpoint import described_weights, packed_names
 from models.registry import FAMILIES, family_of
 from models.rope import use_max_length
-from models.stages import StagedAssembly
+from models.stages import StagedAssembly, Stages
 from models.tensor_files import TensorFiles, read_json
 from sharding.mesh import one_device
 from sharding.params import Placement
@@ -40,7 +40,7 @@ def load(
     quantization: Recipe | None = None,
     products: Products = WIDE,
     families: Sequence[Family] = FAMILIES,
-) -> tuple[Model, ModelShape, Any]:
+) -> tuple[Model | Stages, ModelShape, Any]:
     """The model with its weights in `dtype`, the numbers that the engine needs, and the family's config.
 
     placement: where the weights go; without it, to the first device.
