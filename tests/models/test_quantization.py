@@ -184,8 +184,11 @@ def logits_in_full(name: str) -> np.ndarray:
     return dense_logits(built(name, None, Products()), IDS)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("kind", KINDS)
+# Each kind with a family whose weights it meets in another way; a program of each takes seconds to compile.
+PAIRS = (("dense", "int8"), ("dense", "int4"), ("tied", "fp8"), ("experts", "int4"), ("latent", "int8"))
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_a_family_keeps_its_logits_within_the_error_of_its_kind(name: str, kind: Quantization) -> None:
     right = logits_in_full(name)
     got = dense_logits(built(name, kind, Products(blocked=True)), IDS)

@@ -25,7 +25,6 @@ EVEN = {"intermediate_size": 128, "moe_intermediate_size": 64, "head_dim": 16}
 @pytest.mark.parametrize(
     ("name", "kind", "config"),
     [
-        ("LlamaForCausalLM", "int8", {}),
         ("LlamaForCausalLM", "int4", EVEN),
         ("MixtralForCausalLM", "int4", EVEN),
         ("DeepseekV3ForCausalLM", "fp8", {}),
