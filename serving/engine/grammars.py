@@ -182,7 +182,10 @@ class Grammars:
         _, tokenizer, _ = self._vocabulary()
         seconds = self._limits.cpu_seconds
         request = {"kind": spec.kind.value, "text": spec.text, "seconds": seconds, "limits": PARSER_LIMITS}
-        self._worker.start()
+        try:
+            self._worker.start()
+        except (TimeoutError, EOFError):  # ended by `close`, or by a machine that has no room for it
+            raise EngineUnavailableError("the process that compiles grammars did not start") from None
         try:
             answer = self._worker.ask(request, seconds * _WAIT_PER_SECOND)
         except (TimeoutError, EOFError):

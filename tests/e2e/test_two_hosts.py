@@ -80,7 +80,9 @@ class Hosts:
         self.wait_for(r"local-0 \|.*ready again", r"local-1 \|.*ready again")
 
     def whole(self) -> list[int]:
-        reply = httpx.post(f"{self.url}/v1/completions", json=BODY, timeout=PATIENCE)
+        # Ready says the supervisor; the API process may still be on its way back to the engine's socket.
+        while (reply := httpx.post(f"{self.url}/v1/completions", json=BODY, timeout=PATIENCE)).status_code == 503:
+            continue
         assert reply.status_code == 200, reply.text
         return reply.json()["choices"][0]["token_ids"]
 

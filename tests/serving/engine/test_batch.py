@@ -109,7 +109,8 @@ def test_a_new_owner_of_a_row_has_its_own_pages() -> None:
         (SamplingParams(temperature=0.5), False),
         (SamplingParams(temperature=0.0, presence_penalty=0.1), False),
         (SamplingParams(temperature=0.0, logit_bias=((1, 1.0),)), False),
-        (SamplingParams(temperature=0.0, min_tokens=3), False),
+        (SamplingParams(temperature=0.0, min_tokens=3, eos_token_ids=(1,)), False),
+        (SamplingParams(temperature=0.0, min_tokens=3), True),
         (SamplingParams(temperature=0.0, logprobs=2), True),
     ],
 )

@@ -13,6 +13,7 @@ from serving.api.completion_body import CompletionBody
 from serving.client import schema
 from serving.client.parameters import Parameters, chat_request, prompt_request
 from serving.generation.request import PreparedPrompt, TextRequest
+from serving.observability.request_trace import RequestTrace
 from tests.serving.api.conftest import Api, ApiMaker
 from tests.serving.api.grpc.serving_grpc import channel_to, unary
 from tests.serving.api.test_websocket import socket_to
@@ -119,9 +120,9 @@ def recording(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[TextRequest]:
     generator = api.service.generator
     prepare = generator.prepare
 
-    async def recorded(request: TextRequest) -> PreparedPrompt:
+    async def recorded(request: TextRequest, *traces: RequestTrace) -> PreparedPrompt:
         seen.append(dataclasses.replace(request, request_id=""))
-        return await prepare(request)
+        return await prepare(request, *traces)
 
     monkeypatch.setattr(generator, "prepare", recorded)
     return seen
