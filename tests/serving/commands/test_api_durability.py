@@ -21,7 +21,7 @@ from tests.fakes.redis_server import RedisServer
 PATIENCE = 300.0  # seconds; only a broken test waits that long
 BODY: dict[str, Any] = {
     "prompt": [1, 2, 3],
-    "max_tokens": 60,
+    "max_tokens": 240,
     "seed": 7,
     "n": 2,
     "stream": True,
@@ -129,8 +129,8 @@ def check_tokens(events: list[str], engine: MortalEngine) -> None:
             if choice["index"] == index
             for token in choice["token_ids"]
         ]
-        assert found == [token_at(request, position) for position in range(60)]
-    assert chunks[-1]["usage"]["completion_tokens"] == 120
+        assert found == [token_at(request, position) for position in range(BODY["max_tokens"])]
+    assert chunks[-1]["usage"]["completion_tokens"] == 2 * BODY["max_tokens"]
 
 
 async def test_a_killed_api_process_costs_a_durable_stream_nothing(deployment: Deployment) -> None:
