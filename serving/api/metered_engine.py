@@ -6,6 +6,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 
 from serving.engine.client import Engine, EngineInfo, EngineStats
+from serving.engine.operation import Operation, OperationReport
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.errors import WeftError
 from serving.observability.metrics import Metrics
@@ -38,6 +39,9 @@ class MeteredEngine:
 
     async def stats(self) -> EngineStats:
         return await self._engine.stats()
+
+    async def operate(self, operation: Operation) -> OperationReport:
+        return await self._engine.operate(operation)
 
     async def close(self) -> None:
         await self._engine.close()

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
+from serving.engine.operation import EngineState, Operation, OperationReport
 from serving.engine.request import GenerateRequest, TokenEvent
 
 
@@ -56,6 +57,7 @@ class EngineStats:
     pinned_pages: int = 0  # held, or waited for, by pinned prefixes
     deadline_drops: int = 0  # counter, streams whose deadline ended them before anything was computed
     deadline_stops: int = 0  # counter, those ended by it later
+    state: EngineState = EngineState.RUNNING
     tenant_service: tuple[tuple[str, float], ...] = ()  # of the few served most: weighted tokens over weight
 
 
@@ -77,6 +79,14 @@ class Engine(Protocol):
 
     async def stats(self) -> EngineStats:
         """Raises EngineUnavailableError where nobody answers."""
+        ...
+
+    async def operate(self, operation: Operation) -> OperationReport:
+        """Does what an operator asks, between two steps.
+
+        Raises RequestError where it cannot be done as asked, UnsupportedError where this engine does not do it,
+        EngineUnavailableError where nobody answers.
+        """
         ...
 
     async def close(self) -> None: ...

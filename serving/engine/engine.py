@@ -19,6 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from serving.engine.constraint import Constraint
+from serving.engine.operation import EngineState
 from serving.engine.plan import StepPlan, StepResult
 from serving.engine.request import TokenEvent
 from serving.engine.scheduler import Scheduler
@@ -63,9 +64,10 @@ class EngineLoop:
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.scheduler = scheduler
+        self.executor = executor
+        self.state = EngineState.RUNNING
         self.clock = StepClock()
         self.masks = TokenMasks(now)
-        self._executor = executor
         self._now = now
         self.last_plan: StepPlan | None = None
         self._in_flight: InFlight | None = None
@@ -73,7 +75,13 @@ class EngineLoop:
 
     @property
     def idle(self) -> bool:
-        return self._in_flight is None and not self.scheduler.has_requests
+        """Whether a step would do nothing."""
+        return self._in_flight is None and (self.halted or not self.scheduler.has_requests)
+
+    @property
+    def halted(self) -> bool:
+        """No step begins, whoever waits for one."""
+        return self.state != EngineState.RUNNING
 
     def now(self) -> float:
         return self._now()
@@ -81,10 +89,10 @@ class EngineLoop:
     def step(self) -> list[TokenEvent]:
         """Starts the next step, finishes the one before it, and returns what that one did for its streams."""
         begin = self._now()
-        plan = self.scheduler.plan(begin)
+        plan = None if self.halted else self.scheduler.plan(begin)
         self.last_plan = plan or self.last_plan
         events = self.scheduler.take_ended()
-        started = None if plan is None else InFlight(plan, self._executor.dispatch(plan), self._now())
+        started = None if plan is None else InFlight(plan, self.executor.dispatch(plan), self._now())
         finished, self._in_flight = self._in_flight, started
         dispatched = self._now()
         self.clock.host += dispatched - begin
@@ -100,6 +108,11 @@ class EngineLoop:
         if started is not None and started.plan.constrained:
             events += self._draw(started.pending)
         return events
+
+    def expire(self) -> list[TokenEvent]:
+        """The ends of streams whose deadline has come while no step begins."""
+        self.scheduler.expire(self._now())
+        return self.scheduler.take_ended()
 
     def _draw(self, pending: Pending) -> list[TokenEvent]:
         """Dispatches the draw of a step under grammars. A stream whose grammar fails ends here."""

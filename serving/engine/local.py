@@ -23,6 +23,8 @@ from serving.engine.engine import EngineLoop, StepExecutor
 from serving.engine.grammars import GrammarCounters, Grammars
 from serving.engine.intake import refuse_beside_grammar
 from serving.engine.limits import ExecutorLimits
+from serving.engine.operation import Operation, OperationReport
+from serving.engine.operations import perform
 from serving.engine.prefix_pins import PinnedPrefix
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.engine.scheduler import Scheduler
@@ -34,6 +36,8 @@ from serving.errors import EngineError, EngineUnavailableError, UnsupportedError
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_LOOK_SECONDS = 0.5  # at the deadlines of streams that wait while no step begins
 
 
 class SizedExecutor(StepExecutor, Protocol):
@@ -191,6 +195,13 @@ class LocalEngine:
         """Whether there was such a pin."""
         return await self._ask(lambda scheduler, now: scheduler.unpin(name))
 
+    async def operate(self, operation: Operation) -> OperationReport:
+        return await perform(operation, self)
+
+    async def on_loop(self, work: Callable[[EngineLoop], T]) -> T:
+        """Implements `LiveEngine`."""
+        return await self.between_steps(lambda: work(self._loop))
+
     async def between_steps(self, work: Callable[[], T]) -> T:
         """What `work` returns or raises, run on the loop's thread, under its watchdog."""
 
@@ -223,8 +234,9 @@ class LocalEngine:
             while not self._closing and self._failure is None:
                 self._empty_inbox()
                 if self._loop.idle:
+                    self._deliver(self._loop.expire())
                     self._stats = self._snapshot()
-                    self._arrived.wait()
+                    self._arrived.wait(_LOOK_SECONDS if self._loop.scheduler.has_requests else None)
                     self._arrived.clear()
                     continue
                 self._watchdog.begin()
@@ -322,6 +334,7 @@ class LocalEngine:
             deadline_drops=scheduler.deadline_drops,
             deadline_stops=scheduler.deadline_stops,
             tenant_service=scheduler.tenant_service,
+            state=self._loop.state,
             host_seconds=self._loop.clock.host,
             device_wait_seconds=self._loop.clock.device_wait,
             mask_seconds=self._loop.masks.seconds,

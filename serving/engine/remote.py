@@ -18,6 +18,7 @@ import numpy as np
 from serving.engine import wire
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.embedding import EmbedRequest
+from serving.engine.operation import Operation, OperationReport
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.errors import EngineUnavailableError, RequestError, SetupError, WeftError
 from serving.observability.logs import log_event
@@ -77,6 +78,13 @@ class RemoteEngine:
         if isinstance(reply, wire.Failure):
             raise reply.error()
         return reply.stats
+
+    async def operate(self, operation: Operation) -> OperationReport:
+        """Waits as long as the engine lives: weights may take minutes to load."""
+        reply = wire.decode_operated(await self._call(wire.OPERATE, wire.encode(operation), timeout_seconds=None))
+        if isinstance(reply, wire.Failure):
+            raise reply.error()
+        return reply.report
 
     async def embed(self, request: EmbedRequest) -> np.ndarray:
         """Implements `Embedder`; waits as long as the engine lives."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from serving.engine.client import Engine, EngineInfo, EngineStats
 from serving.engine.continuation import end_reached, without_first_facts
+from serving.engine.operation import Operation, OperationReport
 from serving.engine.remote import ENGINE_LOST, NOT_ACCEPTED
 from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
 from serving.errors import EngineError, EngineUnavailableError, OverloadedError, WeftError
@@ -125,6 +126,9 @@ class ResumingEngine:
 
     async def stats(self) -> EngineStats:
         return await self._inner.stats()
+
+    async def operate(self, operation: Operation) -> OperationReport:
+        return await self._inner.operate(operation)
 
     async def close(self) -> None:
         await self._inner.close()

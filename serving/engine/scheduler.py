@@ -228,9 +228,7 @@ class Scheduler:
         """
         if len(self._issued) > 1:
             raise RuntimeError("two steps are in flight: commit one before planning the next")
-        self._pins.expire(now)
-        for sequence in self._deadlines.expired(now):
-            self._end_at_deadline(sequence)
+        self.expire(now)
         for sequence in self._aging.new_elders(self._roster, now):
             self._roster.promote(sequence)
         draft = self._planner.draft(now)
@@ -240,6 +238,12 @@ class Scheduler:
             self._tenants_counted_at = now
             self._tenant_service = most_served((a.tenant, a.charged) for a in self._roster.waiting.accounts())
         return self._issue(draft)
+
+    def expire(self, now: float) -> None:
+        """Ends pins and streams whose time has come, as every plan does first."""
+        self._pins.expire(now)
+        for sequence in self._deadlines.expired(now):
+            self._end_at_deadline(sequence)
 
     def take_ended(self) -> list[TokenEvent]:
         """The last events of streams that plans have ended since this was last asked."""

@@ -68,6 +68,7 @@ class EngineServer:
             wire.SESSION: grpc.stream_stream_rpc_method_handler(cast(Any, self._session)),
             wire.INFO: grpc.unary_unary_rpc_method_handler(cast(Any, self._info)),
             wire.STATS: grpc.unary_unary_rpc_method_handler(cast(Any, self._stats)),
+            wire.OPERATE: grpc.unary_unary_rpc_method_handler(cast(Any, self._operate)),
             wire.EMBED: grpc.unary_unary_rpc_method_handler(cast(Any, self._embed)),
         }
 
@@ -87,6 +88,13 @@ class EngineServer:
         await _check_protocol(context)
         try:
             return wire.encode(wire.StatsReply(await self._engine.stats()))
+        except WeftError as error:
+            return wire.encode(wire.Failure.of(error))
+
+    async def _operate(self, message: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        await _check_protocol(context)
+        try:
+            return wire.encode(wire.OperateReply(await self._engine.operate(wire.decode_operation(message))))
         except WeftError as error:
             return wire.encode(wire.Failure.of(error))
 

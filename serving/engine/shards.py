@@ -115,6 +115,10 @@ class ShardedScheduler:
         self._issued.append(joined)
         return joined.plan
 
+    def expire(self, now: float) -> None:
+        for scheduler in self._schedulers:
+            scheduler.expire(now)
+
     def take_ended(self) -> list[TokenEvent]:
         ended = [event for scheduler in self._schedulers for event in scheduler.take_ended()]
         for event in ended:

@@ -11,6 +11,7 @@ import msgspec
 
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.embedding import EmbedRequest
+from serving.engine.operation import Operation, OperationReport
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.errors import (
     CheckpointError,
@@ -30,7 +31,7 @@ from serving.errors import (
 )
 
 SERVICE = "weft.Engine"
-SESSION, INFO, STATS, EMBED = "Session", "Info", "Stats", "Embed"
+SESSION, INFO, STATS, EMBED, OPERATE = "Session", "Info", "Stats", "Embed", "Operate"
 PROTOCOL_KEY = "weft-protocol"  # the metadata key of every call
 
 _ERRORS: dict[str, type[WeftError]] = {
@@ -109,6 +110,10 @@ class StatsReply(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
+class OperateReply(msgspec.Struct, frozen=True, tag=True):
+    report: OperationReport
+
+
 class EmbedReply(msgspec.Struct, frozen=True, tag=True):
     texts: int
     vectors: bytes  # float32, little endian, text by text
@@ -116,7 +121,7 @@ class EmbedReply(msgspec.Struct, frozen=True, tag=True):
 
 def _digest() -> str:
     kinds = (Submit, Abort, GenerateRequest, Batch, Failure, InfoReply, StatsReply, EmbedRequest, EmbedReply)
-    schema = msgspec.json.schema_components(kinds)
+    schema = msgspec.json.schema_components((*kinds, Operation, OperateReply))
     return hashlib.sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -130,6 +135,8 @@ decode_batch = msgspec.msgpack.Decoder(Batch).decode
 decode_info = msgspec.msgpack.Decoder(InfoReply | Failure).decode
 decode_stats = msgspec.msgpack.Decoder(StatsReply | Failure).decode
 decode_embed = msgspec.msgpack.Decoder(EmbedRequest).decode
+decode_operation = msgspec.msgpack.Decoder(Operation).decode
+decode_operated = msgspec.msgpack.Decoder(OperateReply | Failure).decode
 decode_embedded = msgspec.msgpack.Decoder(EmbedReply | Failure).decode
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from serving.engine.client import Engine, EngineInfo, EngineStats
 from serving.engine.embedding import Embedder, EmbedRequest
+from serving.engine.operation import Operation, OperationReport
 from serving.engine.request import GenerateRequest, TokenEvent
 from serving.errors import EngineError, WeftError
 from serving.gateway.lease import Lease, Tokens
@@ -31,6 +32,9 @@ class GuardedEngine:
 
     async def stats(self) -> EngineStats:
         return await self._engine.stats()
+
+    async def operate(self, operation: Operation) -> OperationReport:
+        return await self._engine.operate(operation)
 
     async def close(self) -> None:
         await self._engine.close()

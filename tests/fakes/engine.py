@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from serving.engine.client import EngineInfo, EngineStats
+from serving.engine.operation import EngineState, Operation, OperationReport, Pause
 from serving.engine.request import FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
 
 
@@ -36,6 +37,7 @@ class ScriptedEngine:
     requests: list[GenerateRequest] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         script = self._script(request)
@@ -84,6 +86,10 @@ class ScriptedEngine:
             host_seconds=0.0,
             device_wait_seconds=0.0,
         )
+
+    async def operate(self, operation: Operation) -> OperationReport:
+        self.operations.append(operation)
+        return OperationReport(state=EngineState.PAUSED if isinstance(operation, Pause) else EngineState.RUNNING)
 
     async def close(self) -> None:
         pass

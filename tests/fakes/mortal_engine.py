@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from serving.engine.client import EngineInfo, EngineStats
+from serving.engine.operation import EngineState, Operation, OperationReport
 from serving.engine.request import FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
 from serving.errors import EngineUnavailableError
 
@@ -139,6 +140,11 @@ class MortalEngine:
             host_seconds=0.0,
             device_wait_seconds=0.0,
         )
+
+    async def operate(self, operation: Operation) -> OperationReport:
+        if not self.alive:
+            raise EngineUnavailableError("the engine is down", code="engine_unavailable")
+        return OperationReport(state=EngineState.RUNNING)
 
     async def close(self) -> None:
         self.kill()
