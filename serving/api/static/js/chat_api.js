@@ -66,6 +66,8 @@ export class ChatApi {
         if (!(error instanceof LostStream) || !place.id) throw error;
       }
       lost();
+      // A page that is left loses its streams too: it must be gone before it could ask for them in its successor's place.
+      await pause(FIRST_WAIT_MS, signal);
       response = await this.#takeUp(place, signal);
     }
   }
