@@ -7,6 +7,7 @@
     |   |-- AuthenticationError   401  nobody is known by these credentials
     |   |-- ForbiddenError        403  known, but may not do this
     |   |-- NotFoundError         404  no such model or object
+    |   |-- ConflictError         409  not while something else goes on with the same object
     |   |-- PayloadTooLargeError  413  the body is larger than the server reads
     |   `-- SlowReaderError       408  the client took nothing for so long that it was cut off
     |-- RateLimitedError          429  a limit of the tenant's own; retry after `retry_after` seconds
@@ -14,6 +15,7 @@
     |-- EngineUnavailableError    503  the engine process is starting or restarting; retry
     |-- EngineError               500  the engine failed on this request; not the client's fault
     |-- StreamLogError            503  the durable log of streams is full or cannot be reached
+    |-- ConversationStoreError    503  the store of conversations cannot be reached
     |-- StreamCancelledError      409  somebody asked for the end of this stream, or nobody read it
     `-- SetupError                     raised before serving: a person has to change something
         |-- ConfigError                a deployment, mesh or model file is wrong
@@ -89,6 +91,11 @@ class NotFoundError(RequestError):
     grpc_code = "NOT_FOUND"
 
 
+class ConflictError(RequestError):
+    http_status = 409
+    grpc_code = "ABORTED"
+
+
 class PayloadTooLargeError(RequestError):
     http_status = 413
     grpc_code = "RESOURCE_EXHAUSTED"
@@ -144,6 +151,16 @@ class StreamLogError(WeftError):
     grpc_code = "UNAVAILABLE"
     kind = "overloaded_error"
     retryable = True
+
+
+class ConversationStoreError(WeftError):
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+    kind = "overloaded_error"
+    retryable = True
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = "store_unavailable") -> None:
+        super().__init__(message, param=param, code=code)
 
 
 class StreamCancelledError(WeftError):
