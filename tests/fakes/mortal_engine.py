@@ -26,6 +26,7 @@ class MortalEngine:
     life: int | None = None
     chunk: Callable[[], int] = lambda: 1  # tokens of the next event
     pause: asyncio.Event | None = None  # streams wait for it before each event
+    events_to_pause: int | None = None  # over all streams; then it clears `pause` itself
     alive: bool = True
     requests: list[GenerateRequest] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
@@ -73,6 +74,10 @@ class MortalEngine:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
+            if self.events_to_pause is not None:
+                self.events_to_pause -= 1
+                if self.events_to_pause == 0:
+                    self.pause.clear()
         if death.is_set():
             raise EngineUnavailableError("the engine died", code="engine_lost")
         await asyncio.sleep(0)
