@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from serving.api.batches.batch import Batch
-from serving.api.files.facts_file import FactsFile
 from serving.errors import NotFoundError, RateLimitedError
+from serving.facts_file import FactsFile
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS batches (

@@ -11,9 +11,9 @@ from serving.api.batches.batch import Batch, Status
 from serving.api.batches.batch_lines import Line, LineReader
 from serving.api.batches.batch_store import BatchStore, counted, forget_results, results
 from serving.api.batches.line_work import answered, unanswered
-from serving.api.files.facts_file import on_disk
 from serving.api.files.file_store import MADE_HERE, FileStore, StoredFile, new_file_id
 from serving.api.service import Service
+from serving.facts_file import on_disk
 from serving.gateway.principal import Principal
 
 replace = msgspec.structs.replace

@@ -1,7 +1,8 @@
 """Files that clients leave here, each its tenant's own.
 
-    facts_file   one SQLite file for the facts           file_store   facts and contents, within a tenant's limits
-    upload       a multipart body, bounded               routes       the paths under /v1/files
+    file_store   facts and contents, within a tenant's limits
+    upload       a multipart body, bounded
+    routes       the paths under /v1/files
 
 A client names a file by the id that the server made, and nothing else of the client's becomes a path.
 """

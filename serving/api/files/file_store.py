@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from serving.api.files.facts_file import FactsFile, on_disk
 from serving.config import FilesConfig
 from serving.errors import ForbiddenError, NotFoundError, RequestError
+from serving.facts_file import FactsFile, on_disk
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (

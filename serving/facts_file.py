@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 class FactsFile:
-    def __init__(self, folder: Path, schema: str) -> None:
-        """Raises ConfigError where the folder or the file in it cannot be used."""
+    def __init__(self, folder: Path, schema: str, setting: str = "files.folder") -> None:
+        """`setting` is what names the folder. Raises ConfigError where it or the file in it cannot be used."""
         path = folder / "facts.sqlite"
         self._lock = threading.Lock()
         try:
@@ -31,7 +31,7 @@ class FactsFile:
             self._connection.execute("PRAGMA synchronous = NORMAL")
             self._connection.executescript(schema)
         except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"files.folder: {path} cannot be used: {error}", param="folder") from error
+            raise ConfigError(f"{setting}: {path} cannot be used: {error}", param=setting.rpartition(".")[2]) from error
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
