@@ -9,11 +9,12 @@ with it the shared prefix, instead of moving at each of them. Instructions, tool
 out.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from serving.errors import ContextLengthError
+from serving.orchestrator.counter import CountedOnce, Counter
 from serving.orchestrator.marked_data import marked
 from serving.orchestrator.turns import Conversation, Message, Turn
 
@@ -63,18 +64,6 @@ class Context:
     left_out: tuple[LeftOut, ...] = ()
 
 
-class Counter(Protocol):
-    """The served model's own way of counting."""
-
-    def text(self, text: str) -> int:
-        """Tokens of a text by itself."""
-        ...
-
-    def prompt(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> Awaitable[int]:
-        """Tokens of the rendered prompt, exactly."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ContextBuilder:
     """`window`: the tokens that a prompt may have, the output's taken off."""
@@ -87,6 +76,9 @@ class ContextBuilder:
     async def build(self, parts: ContextParts) -> Context:
         """Raises ContextLengthError where what must not be left out is too long, or with truncation "disabled" anything
         would be left out."""
+        return await replace(self, counter=CountedOnce(self.counter))._fitted(parts)
+
+    async def _fitted(self, parts: ContextParts) -> Context:
         history = parts.conversation.history
         fixed, lost = await self._without_history(parts)
 

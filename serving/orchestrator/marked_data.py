@@ -4,8 +4,10 @@ import re
 from typing import Literal, Protocol
 from xml.sax.saxutils import quoteattr
 
-Mark = Literal["document", "note", "summary"]
-_MARKS = re.compile(r"<(?=/?(?:document|note|summary)\b)", re.IGNORECASE)
+Mark = Literal["document", "note", "summary", "result"]
+# Those of this file, and those that templates write around calls and their results.
+_TAGS = ("document", "note", "summary", "result", "tool_call", "tool_response", "tools")
+_MARKS = re.compile(rf"<(?=/?(?:{'|'.join(_TAGS)})\b)", re.IGNORECASE)
 
 
 class Source(Protocol):
@@ -18,6 +20,6 @@ class Source(Protocol):
 
 
 def marked(source: Source, mark: Mark) -> str:
-    """The text between tags that name its source; a tag of the same kind within it is written as text."""
+    """The text between tags that name its source; a tag of such a kind within it is written as text."""
     title = f" title={quoteattr(source.title)}" if source.title else ""
     return f"<{mark} id={quoteattr(source.id)}{title}>\n{_MARKS.sub('&lt;', source.text)}\n</{mark}>"

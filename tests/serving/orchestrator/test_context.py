@@ -176,3 +176,25 @@ def _kept_history(context: Context, conversation: Any) -> int:
     """How many messages of the history the context should hold, by what it says was left out."""
     lost = sum(item.kind == "turn" for item in context.left_out)
     return sum(len(turn.messages) for turn in conversation.history[lost:])
+
+
+class CountingCounter(WordCounter):
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+        self.texts: list[str] = []
+
+    def text(self, text: str) -> int:
+        self.texts.append(text)
+        return super().text(text)
+
+    async def prompt(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> int:
+        self.prompts.append(str(messages))
+        return await super().prompt(messages, tools)
+
+
+async def test_nothing_is_rendered_twice_while_a_context_is_fitted() -> None:
+    new, long = CountingCounter(), CountingCounter()
+    await ContextBuilder(new, 100).build(ContextParts(conversation=conversation_of(chat(3, system=6))))
+    assert len(new.prompts) == 1, "of a new conversation there is one prompt to count"
+    await ContextBuilder(long, 400).build(ContextParts(conversation=conversation_of(chat(*[10] * 60))))
+    assert len(long.prompts) == len(set(long.prompts)) > 3
