@@ -26,6 +26,7 @@ from serving.access import (
 )
 from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
+from serving.settings.moderation import ModerationConfig, check_moderation
 from serving.web_names import ANY, host_and_port, host_name, is_loopback, is_unspecified, origin_of
 
 Dtype = Literal["float32", "bfloat16"]
@@ -202,6 +203,7 @@ class Deployment:
     streams: StreamsConfig = field(default_factory=StreamsConfig)
     files: FilesConfig = field(default_factory=FilesConfig)
     embeddings: EmbeddingsConfig | None = None  # None: no /v1/embeddings
+    moderation: ModerationConfig | None = None  # None: nothing is judged, and no /v1/moderations
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
@@ -278,6 +280,8 @@ def check_limits(deployment: Deployment, where: str) -> None:
     _check_cluster(deployment.cluster, where)
     _check_embeddings(deployment, where)
     _check_traces(deployment.traces, where)
+    if deployment.moderation is not None:
+        check_moderation(deployment.moderation, where, has_encoder=deployment.embeddings is not None)
     check_access(deployment.access, where)
 
 
