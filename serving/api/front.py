@@ -29,6 +29,7 @@ from serving.api.error_reply import (
 )
 from serving.api.gate import PROBED_PATHS, Admission, Gate
 from serving.api.messages.error_shape import anthropic_shape
+from serving.api.request_log import log_request
 from serving.api.service import new_id
 from serving.api.sse import LEFT
 from serving.api.tls import PEER_EXTENSION
@@ -36,7 +37,7 @@ from serving.errors import AuthenticationError, EngineError, WeftError
 from serving.gateway.gateway import Gateway
 from serving.gateway.principal import Credentials, Principal
 from serving.gateway.principal import Scope as Grant
-from serving.observability.logs import log_event, log_failure
+from serving.observability.logs import log_failure
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import UNTRACED, Tracing
 
@@ -203,25 +204,22 @@ class _Exchange:
     def log(self, code: str | None) -> None:
         """`route` is the pattern that matched: a path may hold anything."""
         state = self._scope["state"]
-        generation = state.get("generation")
         route = getattr(self._scope.get("route"), "path", None)
         if route in _QUIET_PATHS and self.status == 200:
             return
-        log_event(
-            logger,
-            "request",
-            request_id=self.request_id,
-            key=self._caller and self._caller.principal.key_id,
+        code = code or state.get("break_code")
+        log_request(
+            self.request_id,
+            self._caller and self._caller.principal,
+            self._trace,
             method=self._scope.get("method", "WEBSOCKET"),
             route=route,
+            start=self._start,
+            code=code,
+            generation=state.get("generation"),
             status=self.status,
-            seconds=round(time.monotonic() - self._start, 4),
-            code=code or state.get("break_code"),
-            prompt_tokens=generation and generation.prompt_tokens,
-            completion_tokens=generation and generation.completion_tokens,
-            **self._trace.log_fields,
         )
-        self.end_trace(code or state.get("break_code"))
+        self.end_trace(code)
 
     def end_trace(self, code: str | None) -> None:
         trace = self._trace

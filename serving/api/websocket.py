@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 import msgspec
 from starlette.routing import WebSocketRoute
@@ -26,13 +25,14 @@ from serving.api.chat_reply import ChatReply
 from serving.api.completion_reply import CompletionReply
 from serving.api.error_reply import error_code, error_object, stopping
 from serving.api.request_body import PARSED_IN_THREAD_ABOVE
+from serving.api.request_log import log_request
 from serving.api.service import Service, new_id
 from serving.api.socket_message import Asked, asked
 from serving.api.socket_protocol import DRAINING_EXTENSION
 from serving.api.sse import ABORT_EXTENSION, LEFT, unframed
 from serving.api.stream_routes import begin_durable, followed_reply, owner_of
 from serving.errors import EngineError, OverloadedError, RequestError, SlowReaderError, StreamCancelledError, WeftError
-from serving.observability.logs import log_event, log_failure
+from serving.observability.logs import log_failure
 from serving.sessions.logged_generation import Admitted
 
 PATH = "/v1/socket"
@@ -213,7 +213,7 @@ class _Request:
             code = await self._fail(EngineError("the server failed on this request", code="internal_error"))
         finally:
             self._socket.forget(self._message.id)
-            self._log(code, time.monotonic() - start)
+            self._log(code, start)
 
     async def _answer(self) -> None:
         body, service = self._body, self._service
@@ -259,20 +259,16 @@ class _Request:
             return code  # nobody is there to be told
         return code
 
-    def _log(self, code: str | None, seconds: float) -> None:
-        generation: Any = self._reply and self._reply.generation
-        log_event(
-            logger,
-            "request",
-            request_id=self._caller.request_id,
-            key=self._caller.principal.key_id,
+    def _log(self, code: str | None, start: float) -> None:
+        log_request(
+            self._caller.request_id,
+            self._caller.principal,
+            self._caller.trace,
             method="WEBSOCKET",
             route=f"{PATH} {self._message.type}",
-            seconds=round(seconds, 4),
+            start=start,
             code=code,
-            prompt_tokens=generation and generation.prompt_tokens,
-            completion_tokens=generation and generation.completion_tokens,
-            **self._caller.trace.log_fields,
+            generation=self._reply and self._reply.generation,
         )
         self._caller.trace.describe({"weft.request_id": self._caller.request_id})
         self._caller.trace.end(code)

@@ -6,32 +6,24 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import grpc.aio
 
 from serving.api.caller import Caller
 from serving.api.error_reply import error_code, stopping
 from serving.api.grpc.status import abort
+from serving.api.request_log import Counted, log_request
 from serving.api.service import Service, new_id
 from serving.api.sse import LEFT
 from serving.errors import EngineError, ForbiddenError, OverloadedError, RequestError, WeftError
 from serving.gateway.principal import Credentials, Scope
-from serving.observability.logs import log_event, log_failure
+from serving.observability.logs import log_failure
 
 REQUEST_ID_KEY = "x-request-id"
 MOST_CALLS = 4096  # open at once, over all connections
 TIMED_OUT = "deadline_exceeded"
 
 logger = logging.getLogger(__name__)
-
-
-class Counted(Protocol):
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def completion_tokens(self) -> int: ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -82,7 +74,16 @@ class GrpcFront:
                 await abort(context, EngineError("the server failed on this request", code=code))
         finally:
             self._end(call)
-            _log(call, method, code, time.monotonic() - start)
+            log_request(
+                call.caller.request_id,
+                call.caller.principal,
+                call.caller.trace,
+                method="gRPC",
+                route=method,
+                start=start,
+                code=code,
+                generation=call.generation,
+            )
             call.caller.trace.end(code)
 
     async def drained(self) -> None:
@@ -146,20 +147,3 @@ def _why_cancelled(call: Call, context: grpc.aio.ServicerContext) -> str:
         return stopping().code or ""
     remaining = context.time_remaining()
     return TIMED_OUT if remaining is not None and remaining <= 0 else LEFT
-
-
-def _log(call: Call, method: str, code: str | None, seconds: float) -> None:
-    generation = call.generation
-    log_event(
-        logger,
-        "request",
-        request_id=call.caller.request_id,
-        key=call.caller.principal.key_id,
-        method="gRPC",
-        route=method,
-        seconds=round(seconds, 4),
-        code=code,
-        prompt_tokens=generation and generation.prompt_tokens,
-        completion_tokens=generation and generation.completion_tokens,
-        **call.caller.trace.log_fields,
-    )
