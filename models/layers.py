@@ -14,6 +14,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from models.adapted_array import AdaptedArray
 from models.interface import LayerForm
 from models.quantized_array import QuantizedArray
 
@@ -77,12 +78,14 @@ class WeightInit:
         return nnx.Param(jax.device_put(draw(self._random, shape).astype(dtype)), axes=axes, summed=summed)
 
 
-def contract(spec: str, x: Array, weight: Array | QuantizedArray) -> Array:
+def contract(spec: str, x: Array, weight: Array | QuantizedArray | AdaptedArray) -> Array:
     """An einsum of activations with a weight: summed in float32, returned in x's dtype. Every projection goes through
     here.
 
     Without float32 sums XLA:CPU converts the whole bfloat16 weight to float32 first, and on every call.
     """
+    if isinstance(weight, AdaptedArray):
+        return weight.added(x, contract(spec, x, weight.weight))
     if isinstance(weight, QuantizedArray):
         return weight.contract(spec, x)
     if spec == "thc,hcd->td":
