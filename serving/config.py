@@ -27,6 +27,7 @@ from serving.access import (
 from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
 from serving.settings.moderation import ModerationConfig, check_moderation
+from serving.settings.retrieval import RetrievalConfig, check_retrieval
 from serving.web_names import ANY, host_and_port, host_name, is_loopback, is_unspecified, origin_of
 
 Dtype = Literal["float32", "bfloat16"]
@@ -204,6 +205,7 @@ class Deployment:
     files: FilesConfig = field(default_factory=FilesConfig)
     embeddings: EmbeddingsConfig | None = None  # None: no /v1/embeddings
     moderation: ModerationConfig | None = None  # None: nothing is judged, and no /v1/moderations
+    retrieval: RetrievalConfig | None = None  # None: no /v1/vector_stores
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
@@ -282,6 +284,9 @@ def check_limits(deployment: Deployment, where: str) -> None:
     _check_traces(deployment.traces, where)
     if deployment.moderation is not None:
         check_moderation(deployment.moderation, where, has_encoder=deployment.embeddings is not None)
+    if deployment.retrieval is not None:
+        has_files, has_encoder = deployment.files.folder is not None, deployment.embeddings is not None
+        check_retrieval(deployment.retrieval, where, has_files=has_files, has_encoder=has_encoder)
     check_access(deployment.access, where)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 # An abbreviation may end one too soon, which costs a chunk nothing: its neighbour overlaps.
 _ENDS = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？]\s*|\n\s*\n\s*")
 _WORDS = re.compile(r"\S+\s*")
+_LONGEST_WORD = 4096  # characters, which are halved without being counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class _Piece:
 
 def chunks_of(text: str, count: Callable[[str], int], sizes: ChunkSizes | None = None) -> list[Chunk]:
     """`count` gives the tokens of a text. Every character that is no white space lies in a chunk; no chunk exceeds
-    `most`, but for a single word that does."""
+    `most`, as far as the tokens of a text are those of its words."""
     sizes = sizes or ChunkSizes()
     pieces = list(_pieces(text, count, sizes.most))
     chunks: list[Chunk] = []
@@ -97,14 +98,26 @@ def _sentences(text: str) -> Iterator[tuple[int, int]]:
 def _parts(text: str, start: int, end: int, count: Callable[[str], int], most: int) -> Iterator[_Piece]:
     """A sentence that is too long for a chunk, at the words where it fills one."""
     begin, total, tokens_at = start, 0, start
-    for match in _WORDS.finditer(text, start, end):
-        tokens = count(match[0])
+    for word_start, word_end, tokens in _words(text, start, end, count, most):
         if total and total + tokens > most:
             yield _Piece(begin, tokens_at, total)
-            begin, total = tokens_at, 0
+            begin, total = word_start, 0
         total += tokens
-        tokens_at = match.end()
+        tokens_at = word_end
     yield _Piece(begin, end, total)
+
+
+def _words(text: str, start: int, end: int, count: Callable[[str], int], most: int) -> Iterator[tuple[int, int, int]]:
+    """(start, end, tokens); a word that no chunk could hold, such as coded bytes, in halves of halves."""
+    left = [match.span() for match in _WORDS.finditer(text, start, end)][::-1]
+    while left:
+        begin, stop = left.pop()
+        tokens = count(text[begin:stop]) if stop - begin <= _LONGEST_WORD else most + 1
+        if tokens <= most or stop - begin < 2:
+            yield begin, stop, tokens
+        else:
+            middle = (begin + stop) // 2
+            left += [(middle, stop), (begin, middle)]
 
 
 def _chunk(text: str, start: int, end: int) -> Chunk:

@@ -1,0 +1,20 @@
+"""A question's words, as full text is searched by."""
+
+import re
+
+MOST_WORDS = 64
+_WORDS = re.compile(r"\w+")
+# They are in nearly every passage: what they cost in time they do not give in rank.
+_EVERYWHERE = frozenset(
+    "a about after all also an and any are as at be because been before being between both but by can could did do "
+    "does doing for from had has have having he her here him his how i if in into is it its just many may me might "
+    "more most much must my no nor not of on only or other our out over own same shall she should so some such than "
+    "that the their them then there these they this those through to too under until up very was we were what when "
+    "where which while who whom whose why will with would you your".split()
+)
+
+
+def query_words(query: str) -> list[str]:
+    """Without those that say nothing, unless nothing else is there. Letters, digits and underscores alone."""
+    words = list(dict.fromkeys(word.lower() for word in _WORDS.findall(query)))
+    return ([word for word in words if word not in _EVERYWHERE] or words)[:MOST_WORDS]
