@@ -43,6 +43,7 @@ class GrpcFront:
         self._calls: set[Call] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._retired = False
 
     @asynccontextmanager
     async def call(self, context: grpc.aio.ServicerContext, method: str) -> AsyncIterator[Call]:
@@ -50,7 +51,8 @@ class GrpcFront:
         request_id, start = new_id(), time.monotonic()
         call = Call(caller=Caller(request_id=request_id))
         code: str | None = None
-        self._begin(call)
+        if not self._retired:
+            self._begin(call)
         try:
             try:
                 self._check_room()
@@ -86,8 +88,13 @@ class GrpcFront:
             )
             call.caller.trace.end(code)
 
+    def retire(self) -> None:
+        """From now on new calls are told to ask again. Not left to gRPC: some of those that come while a server stops
+        would see themselves cancelled, which no client tries again."""
+        self._retired = True
+
     async def drained(self) -> None:
-        """Returns when no call is running."""
+        """Returns when no call is running that began before it was retired."""
         await self._idle.wait()
 
     def cut(self) -> None:
@@ -98,7 +105,10 @@ class GrpcFront:
                 call.task.cancel()
 
     def _check_room(self) -> None:
-        """Raises OverloadedError: calls that wait for their request to arrive hold no stream's slot."""
+        """Raises EngineUnavailableError once retired, OverloadedError where calls that wait for their request to arrive
+        would be too many: they hold no stream's slot."""
+        if self._retired:
+            raise stopping()
         if len(self._calls) > self._most_calls:
             raise OverloadedError(
                 f"{self._most_calls} calls are open; try again later", retry_after=1.0, code="too_many_calls"

@@ -89,13 +89,13 @@ class GrpcServer:
         if self._server is None:
             return
         self._health.stop()
-        stopping = asyncio.ensure_future(self._server.stop(patience + _CUT_SECONDS))
+        self._front.retire()
         try:
             async with asyncio.timeout(patience):
                 await self._front.drained()
         except TimeoutError:
             self._front.cut()
-        await stopping
+        await self._server.stop(_CUT_SECONDS)
 
 
 def _credentials(tls: TlsConfig) -> grpc.ServerCredentials:

@@ -142,25 +142,18 @@ async def test_a_server_that_stops_lets_calls_end_and_refuses_new_ones(make_api:
         engine.let(1)
         await stream.read()
         stopping = asyncio.ensure_future(server.stop(600))
-        await asyncio.sleep(0)
-        while (code := await refusal(channel)) is None:
-            pass
-        assert code is grpc.StatusCode.UNAVAILABLE
+        await asyncio.sleep(0)  # it begins
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await streaming(channel)(chat()).read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert details_of(caught.value)["ErrorInfo"].reason == "server_stopping"
+        assert (await check(channel)).status == NOT_SERVING
         engine.let(10)
         chunk = await stream.read()
         while not chunk.HasField("usage"):
             chunk = await stream.read()
         assert chunk.usage.completion_tokens == 6
         await stopping
-
-
-async def refusal(channel: grpc.aio.Channel) -> grpc.StatusCode | None:
-    """Of a new call."""
-    try:
-        await check(channel)
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    return None
 
 
 async def test_a_call_that_outlasts_the_drain_is_told_to_ask_again(make_api: ApiMaker) -> None:
