@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.redis_server import RedisServer
 
 
@@ -27,3 +28,13 @@ def mortal_redis() -> Iterator[RedisServer]:
         server.start()
         yield server
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One for the whole run: its tables are shared."""
+    with tempfile.TemporaryDirectory(prefix="weft-postgres-", ignore_cleanup_errors=True) as folder:
+        server = PostgresServer(Path(folder))
+        server.start()
+        yield server
+        server.stop()

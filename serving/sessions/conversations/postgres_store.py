@@ -1,0 +1,157 @@
+"""Conversations in Postgres: many API processes on many machines share them. Postgres's clock counts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from serving.errors import ConversationStoreError
+from serving.sessions.conversations.records import Owner
+from serving.sessions.conversations.store import Edit, Key, NoTreeError, Rows
+
+ANSWER_SECONDS = 10.0  # to connect, and for an answer
+MOST_CONNECTIONS = 8
+
+_NOW = "extract(epoch FROM clock_timestamp())::double precision"
+_SCHEMA_LOCK = 0x77656674  # two processes that create tables at once would fail
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS weft_trees (
+    tree text PRIMARY KEY, tenant text NOT NULL, owner text NOT NULL, used double precision NOT NULL
+);
+CREATE INDEX IF NOT EXISTS weft_trees_of ON weft_trees (tenant, owner);
+CREATE TABLE IF NOT EXISTS weft_rows (
+    tree text NOT NULL REFERENCES weft_trees ON DELETE CASCADE,
+    kind text NOT NULL, name text NOT NULL, value bytea NOT NULL, PRIMARY KEY (tree, kind, name)
+);
+CREATE TABLE IF NOT EXISTS weft_leases (name text PRIMARY KEY, expires double precision NOT NULL);
+CREATE INDEX IF NOT EXISTS weft_leases_by_end ON weft_leases (expires);
+"""
+_PUT = """
+INSERT INTO weft_rows VALUES ($1, $2, $3, $4)
+ON CONFLICT (tree, kind, name) DO UPDATE SET value = excluded.value
+"""
+_LEASE = f"""
+INSERT INTO weft_leases SELECT name, {_NOW} + $2 FROM unnest($1::text[]) AS name
+ON CONFLICT (name) DO UPDATE SET expires = excluded.expires
+"""
+_EXPIRED = f"""
+UPDATE weft_leases SET expires = {_NOW} + $1
+WHERE name IN (SELECT name FROM weft_leases WHERE expires <= {_NOW} FOR UPDATE SKIP LOCKED) RETURNING name
+"""
+
+Connection = PoolConnectionProxy
+
+
+class PostgresConversationStore:
+    def __init__(self, url: str, retain_seconds: float | None = None, password: str | None = None) -> None:
+        """`retain_seconds` None: for ever. Nothing is connected before it is used."""
+        self._url = url
+        self._retain = retain_seconds
+        self._password = password
+        self._pool: asyncpg.Pool | None = None
+        self._opening = asyncio.Lock()
+
+    async def create(self, tree: str, owner: Owner, rows: Rows) -> None:
+        async with self._transaction() as db:
+            statement = f"INSERT INTO weft_trees VALUES ($1, $2, $3, {_NOW})"
+            await db.execute(statement, tree, owner.tenant, owner.user)
+            await _put(db, tree, rows)
+
+    async def owner(self, tree: str) -> Owner | None:
+        async with self._transaction() as db:
+            found = await db.fetchrow("SELECT tenant, owner FROM weft_trees WHERE tree = $1", tree)
+        return None if found is None else Owner(*found)
+
+    async def read(self, tree: str, kind: str, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        query = "SELECT name, value FROM weft_rows WHERE tree = $1 AND kind = $2"
+        async with self._transaction() as db:
+            if names is None:
+                found = await db.fetch(f'{query} ORDER BY name COLLATE "C"', tree, kind)
+            else:
+                found = await db.fetch(f"{query} AND name = ANY($3::text[])", tree, kind, list(names))
+        return {name: bytes(value) for name, value in found}
+
+    async def change(self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit]) -> Any:
+        async with self._transaction() as db:
+            # The tree's row is locked until the commit.
+            if await db.execute(f"UPDATE weft_trees SET used = {_NOW} WHERE tree = $1", tree) == "UPDATE 0":
+                raise NoTreeError(tree)
+            kinds, names = [kind for kind, _ in keys], [name for _, name in keys]
+            found = await db.fetch(
+                "SELECT kind, name, value FROM weft_rows WHERE tree = $1 "
+                "AND (kind, name) IN (SELECT * FROM unnest($2::text[], $3::text[]))",
+                tree,
+                kinds,
+                names,
+            )
+            edit = work({(kind, name): bytes(value) for kind, name, value in found})
+            await db.executemany(
+                "DELETE FROM weft_rows WHERE tree = $1 AND kind = $2 AND name = $3", [(tree, *key) for key in edit.drop]
+            )
+            await _put(db, tree, edit.put)
+            return edit.outcome
+
+    async def drop(self, tree: str) -> None:
+        async with self._transaction() as db:
+            await db.execute("DELETE FROM weft_trees WHERE tree = $1", tree)
+
+    async def trees(self, tenant: str, user: str | None = None) -> list[str]:
+        query = "SELECT tree FROM weft_trees WHERE tenant = $1 AND ($2::text IS NULL OR owner = $2)"
+        async with self._transaction() as db:
+            return sorted(row[0] for row in await db.fetch(query, tenant, user))
+
+    async def lease(self, names: Sequence[str], seconds: float) -> None:
+        async with self._transaction() as db:
+            await db.execute(_LEASE, sorted(names), seconds)
+
+    async def release(self, names: Sequence[str]) -> None:
+        async with self._transaction() as db:
+            await db.execute("DELETE FROM weft_leases WHERE name = ANY($1::text[])", list(names))
+
+    async def expired(self, seconds: float) -> list[str]:
+        async with self._transaction() as db:
+            return sorted(row[0] for row in await db.fetch(_EXPIRED, seconds))
+
+    async def trim(self) -> None:
+        if self._retain is None:
+            return
+        async with self._transaction() as db:
+            await db.execute(f"DELETE FROM weft_trees WHERE used <= {_NOW} - $1", self._retain)
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Connection]:
+        try:
+            pool = await self._opened()
+            async with pool.acquire(timeout=ANSWER_SECONDS) as db, db.transaction():
+                yield db
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise ConversationStoreError("the store of conversations cannot be reached") from error
+
+    async def _opened(self) -> asyncpg.Pool:
+        async with self._opening:
+            if self._pool is None:
+                pool = await asyncpg.create_pool(
+                    self._url,
+                    password=self._password,
+                    min_size=1,
+                    max_size=MOST_CONNECTIONS,
+                    timeout=ANSWER_SECONDS,
+                    command_timeout=ANSWER_SECONDS,
+                )
+                async with pool.acquire() as db, db.transaction():
+                    await db.execute("SELECT pg_advisory_xact_lock($1)", _SCHEMA_LOCK)
+                    await db.execute(_SCHEMA)
+                self._pool = pool
+            return self._pool
+
+
+async def _put(db: Connection, tree: str, rows: Rows) -> None:
+    await db.executemany(_PUT, [(tree, *key, value) for key, value in rows.items()])

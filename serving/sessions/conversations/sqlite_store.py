@@ -1,0 +1,176 @@
+"""Conversations in one SQLite file, or in this process's memory.
+
+One thread holds the connection. The file is readable by its owner alone; a commit survives the end of the process.
+"""
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from serving.errors import ConfigError, ConversationStoreError
+from serving.sessions.conversations.records import Owner
+from serving.sessions.conversations.store import Edit, Key, NoTreeError, Rows
+
+BUSY_SECONDS = 5.0  # how long another process may hold the file
+MEMORY = ":memory:"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS trees (tree TEXT PRIMARY KEY, tenant TEXT NOT NULL, user TEXT NOT NULL, used REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS trees_of ON trees (tenant, user);
+CREATE TABLE IF NOT EXISTS rows (
+    tree TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (tree, kind, name)
+);
+CREATE TABLE IF NOT EXISTS leases (name TEXT PRIMARY KEY, expires REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS leases_by_end ON leases (expires);
+"""
+
+T = TypeVar("T")
+
+
+class SqliteConversationStore:
+    def __init__(
+        self, path: Path | None, retain_seconds: float | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        """None: in memory; `retain_seconds` None: for ever. Raises ConfigError where the file cannot be used."""
+        self._path = path
+        self._retain = retain_seconds
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="conversations")
+        try:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._db = self._connect()
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"conversations at {path} cannot be kept: {error}", param="conversations.path") from error
+
+    async def create(self, tree: str, owner: Owner, rows: Rows) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("INSERT INTO trees VALUES (?, ?, ?, ?)", (tree, owner.tenant, owner.user, self._clock()))
+            _put(db, tree, rows)
+
+        await self._do(work)
+
+    async def owner(self, tree: str) -> Owner | None:
+        def work(db: sqlite3.Connection) -> Owner | None:
+            found = db.execute("SELECT tenant, user FROM trees WHERE tree = ?", (tree,)).fetchone()
+            return None if found is None else Owner(*found)
+
+        return await self._do(work)
+
+    async def read(self, tree: str, kind: str, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        def work(db: sqlite3.Connection) -> dict[str, bytes]:
+            if names is None:
+                query = "SELECT name, value FROM rows WHERE tree = ? AND kind = ? ORDER BY name"
+                return dict(db.execute(query, (tree, kind)).fetchall())
+            return {name: value for (_, name), value in _get(db, tree, [(kind, name) for name in names]).items()}
+
+        return await self._do(work)
+
+    async def change(self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit]) -> Any:
+        def changed(db: sqlite3.Connection) -> Any:
+            if not db.execute("UPDATE trees SET used = ? WHERE tree = ?", (self._clock(), tree)).rowcount:
+                raise NoTreeError(tree)
+            edit = work(_get(db, tree, keys))
+            db.executemany("DELETE FROM rows WHERE tree = ? AND kind = ? AND name = ?", [(tree, *k) for k in edit.drop])
+            _put(db, tree, edit.put)
+            return edit.outcome
+
+        return await self._do(changed)
+
+    async def drop(self, tree: str) -> None:
+        await self._do(lambda db: _drop(db, [tree]))
+
+    async def trees(self, tenant: str, user: str | None = None) -> list[str]:
+        def work(db: sqlite3.Connection) -> list[str]:
+            where, values = ("tenant = ?", [tenant]) if user is None else ("tenant = ? AND user = ?", [tenant, user])
+            return [row[0] for row in db.execute(f"SELECT tree FROM trees WHERE {where} ORDER BY tree", values)]
+
+        return await self._do(work)
+
+    async def lease(self, names: Sequence[str], seconds: float) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            rows = [(name, self._clock() + seconds) for name in names]
+            db.executemany("INSERT OR REPLACE INTO leases VALUES (?, ?)", rows)
+
+        await self._do(work)
+
+    async def release(self, names: Sequence[str]) -> None:
+        await self._do(lambda db: db.executemany("DELETE FROM leases WHERE name = ?", [(name,) for name in names]))
+
+    async def expired(self, seconds: float) -> list[str]:
+        def work(db: sqlite3.Connection) -> list[str]:
+            now = self._clock()
+            found = [row[0] for row in db.execute("SELECT name FROM leases WHERE expires <= ? ORDER BY name", (now,))]
+            db.execute("UPDATE leases SET expires = ? WHERE expires <= ?", (now + seconds, now))
+            return found
+
+        return await self._do(work)
+
+    async def trim(self) -> None:
+        if self._retain is None:
+            return
+        retain = self._retain
+
+        def work(db: sqlite3.Connection) -> None:
+            found = db.execute("SELECT tree FROM trees WHERE used <= ?", (self._clock() - retain,))
+            _drop(db, [row[0] for row in found])
+
+        await self._do(work)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
+        self._thread.shutdown()
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """In one transaction. It goes on where whoever waits is cancelled: a thread cannot be stopped."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work)
+
+    def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        db = self._db
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                outcome = work(db)
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+            return outcome
+        except sqlite3.Error as error:
+            raise ConversationStoreError(f"the store of conversations cannot be used: {error}") from error
+
+    def _connect(self) -> sqlite3.Connection:
+        place = MEMORY if self._path is None else self._path
+        db = sqlite3.connect(place, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA secure_delete = FAST")  # what was said does not stay in free pages
+        db.executescript(_SCHEMA)
+        return db
+
+
+def _get(db: sqlite3.Connection, tree: str, keys: Sequence[Key]) -> dict[Key, bytes]:
+    found: dict[Key, bytes] = {}
+    for key in keys:
+        row = db.execute("SELECT value FROM rows WHERE tree = ? AND kind = ? AND name = ?", (tree, *key)).fetchone()
+        if row is not None:
+            found[key] = row[0]
+    return found
+
+
+def _put(db: sqlite3.Connection, tree: str, rows: Rows) -> None:
+    db.executemany(
+        "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)", [(tree, *key, value) for key, value in rows.items()]
+    )
+
+
+def _drop(db: sqlite3.Connection, trees: Sequence[str]) -> None:
+    for table in ("rows", "trees"):
+        db.executemany(f"DELETE FROM {table} WHERE tree = ?", [(tree,) for tree in trees])

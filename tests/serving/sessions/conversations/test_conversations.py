@@ -1,0 +1,268 @@
+"""What conversations promise, whatever store they are in."""
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.errors import ConflictError, ConversationStoreError, NotFoundError
+from serving.sessions.conversations.conversations import Conversations, NotHeldError
+from serving.sessions.conversations.ids import RESPONSE, new_id, new_tree
+from serving.sessions.conversations.postgres_store import PostgresConversationStore
+from serving.sessions.conversations.records import Begun, Item, Owner
+from serving.sessions.conversations.redis_store import RedisConversationStore
+from serving.sessions.conversations.sqlite_store import SqliteConversationStore
+from serving.sessions.conversations.store import ConversationStore
+from tests.fakes.redis_server import RedisServer
+
+STORES = ("sqlite", "postgres", "redis")
+AN_HOUR = 3600.0
+
+Maker = Callable[..., Conversations]
+
+
+@pytest.fixture(params=STORES)
+async def make(request: pytest.FixtureRequest, tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Maker]:
+    """Conversations over one store: each call is another process."""
+    stores: list[ConversationStore] = []
+
+    def make_store(retain_seconds: float | None) -> ConversationStore:
+        if request.param == "sqlite":
+            return SqliteConversationStore(tmp_path / "conversations.sqlite", retain_seconds)
+        if request.param == "redis":
+            return RedisConversationStore(redis_server.url, retain_seconds)
+        return PostgresConversationStore(request.getfixturevalue("postgres_server").url, retain_seconds)
+
+    def make_one(lease_seconds: float = AN_HOUR, retain_seconds: float | None = None) -> Conversations:
+        stores.append(make_store(retain_seconds))
+        return Conversations(stores[-1], lease_seconds=lease_seconds)
+
+    yield make_one
+    for store in stores:
+        await store.close()
+
+
+@pytest.fixture
+def owner(request: pytest.FixtureRequest) -> Owner:
+    """The servers are shared: a tenant for each test."""
+    return Owner(request.node.name, "ada")
+
+
+def said(text: str, **fields: Any) -> Item:
+    return {"id": f"msg_{text}", "type": "message", "role": "user", "content": text, **fields}
+
+
+async def begin(conversations: Conversations, owner: Owner, text: str, **where: str) -> Begun:
+    return await conversations.begin(
+        owner, partial(new_id, RESPONSE), facts={"model": "m"}, inputs=[said(text)], created_at=1, **where
+    )
+
+
+async def answer(conversations: Conversations, owner: Owner, text: str, **where: str) -> str:
+    """The id of a turn with one output item."""
+    begun = await begin(conversations, owner, text, **where)
+    await conversations.put_output(begun.turn.id, 0, said(f"re: {text}"))
+    await conversations.end(begun.turn.id, {"status": "completed"}, joins=True)
+    return begun.turn.id
+
+
+def texts(items: Any) -> list[str]:
+    return [item["content"] for item in items]
+
+
+async def test_a_turn_is_read_as_it_was_written(make: Maker, owner: Owner) -> None:
+    conversations = make()
+    begun = await begin(conversations, owner, "héllo")
+    assert begun.history == []
+    stored = await make().find(owner, begun.turn.id)
+    assert (texts(stored.inputs), stored.outputs, stored.facts) == (["héllo"], [], {"model": "m"})
+    assert not stored.turn.ended
+    await conversations.put_output(begun.turn.id, 0, said("half"))
+    await conversations.put_output(begun.turn.id, 1, said("more"))
+    await conversations.put_output(begun.turn.id, 0, said("whole"))
+    await conversations.put_facts(begun.turn.id, {"model": "m", "n": 2})
+    stored = await make().find(owner, begun.turn.id)
+    assert (texts(stored.outputs), stored.facts) == (["whole", "more"], {"model": "m", "n": 2})
+    await conversations.end(begun.turn.id, {"status": "completed"}, joins=True)
+    stored = await make().find(owner, begun.turn.id)
+    assert stored.turn.ended
+    assert stored.facts == {"status": "completed"}
+    with pytest.raises(NotHeldError):
+        await conversations.put_output(begun.turn.id, 2, said("late"))
+
+
+async def test_turns_with_one_parent_are_branches_that_do_not_see_each_other(make: Maker, owner: Owner) -> None:
+    conversations = make()
+    root = await answer(conversations, owner, "a")
+    left = await answer(conversations, owner, "b", parent=root)
+    right = await answer(conversations, owner, "c", parent=root)
+    deep = await begin(conversations, owner, "d", parent=left)
+    assert texts(deep.history) == ["a", "re: a", "b", "re: b"]
+    assert texts((await begin(conversations, owner, "e", parent=right)).history) == ["a", "re: a", "c", "re: c"]
+
+
+async def test_a_parent_that_is_being_made_is_a_conflict(make: Maker, owner: Owner) -> None:
+    conversations = make()
+    begun = await begin(conversations, owner, "a")
+    with pytest.raises(ConflictError) as refused:
+        await begin(make(), owner, "b", parent=begun.turn.id)
+    assert refused.value.code == "response_in_progress"
+
+
+async def test_a_conversation_grows_by_turns_that_join_it_and_takes_one_at_a_time(make: Maker, owner: Owner) -> None:
+    conversations = make()
+    made = await conversations.create_conversation(owner, {"topic": "x"}, [said("start")], 5)
+    begun = await begin(conversations, owner, "a", conversation=made.id)
+    assert texts(begun.history) == ["start"]
+    with pytest.raises(ConflictError) as refused:
+        await begin(make(), owner, "b", conversation=made.id)
+    assert refused.value.code == "conversation_locked"
+    with pytest.raises(ConflictError):
+        await make().add_items(owner, made.id, [said("b")], 6)
+    assert texts(await conversations.items(owner, made.id)) == ["start"]  # the turn has not ended
+    await conversations.end(begun.turn.id, {}, joins=False)
+    assert texts(await conversations.items(owner, made.id)) == ["start"]
+    await answer(conversations, owner, "c", conversation=made.id)
+    await conversations.add_items(owner, made.id, [said("d"), said("e")], 7)
+    assert texts(await make().items(owner, made.id)) == ["start", "c", "re: c", "d", "e"]
+    assert (await make().conversation(owner, made.id)).metadata == {"topic": "x"}
+    await make().set_metadata(owner, made.id, {"topic": "y"})
+    assert (await make().conversation(owner, made.id)).metadata == {"topic": "y"}
+
+
+async def test_an_item_and_a_response_and_a_conversation_can_be_deleted(make: Maker, owner: Owner) -> None:
+    conversations = make()
+    made = await conversations.create_conversation(owner, {}, [], 5)
+    first = await answer(conversations, owner, "a", conversation=made.id)
+    await answer(conversations, owner, "b", conversation=made.id)
+    await conversations.drop_item(owner, made.id, "msg_b")
+    assert texts(await conversations.items(owner, made.id)) == ["a", "re: a", "re: b"]
+    with pytest.raises(NotFoundError):
+        await conversations.drop_item(owner, made.id, "msg_b")
+    await conversations.delete(owner, first)
+    assert texts(await conversations.items(owner, made.id)) == ["re: b"]
+    for gone in (conversations.find(owner, first), begin(conversations, owner, "c", parent=first)):
+        with pytest.raises(NotFoundError):
+            await gone
+    await conversations.delete_conversation(owner, made.id)
+    with pytest.raises(NotFoundError):
+        await conversations.items(owner, made.id)
+    assert await conversations.export(owner.tenant) == []
+
+
+async def test_what_others_have_is_not_there(make: Maker, owner: Owner) -> None:
+    conversations = make()
+    made = await conversations.create_conversation(owner, {}, [], 5)
+    response = await answer(conversations, owner, "a", conversation=made.id)
+    for stranger in (Owner(f"{owner.tenant}-2", "ada"), Owner(owner.tenant, "bob")):
+        for asked in (
+            conversations.find(stranger, response),
+            conversations.delete(stranger, response),
+            conversations.conversation(stranger, made.id),
+            conversations.set_metadata(stranger, made.id, {}),
+            conversations.add_items(stranger, made.id, [said("b")], 6),
+            conversations.items(stranger, made.id),
+            conversations.drop_item(stranger, made.id, "msg_a"),
+            conversations.delete_conversation(stranger, made.id),
+            begin(conversations, stranger, "b", parent=response),
+            begin(conversations, stranger, "b", conversation=made.id),
+        ):
+            with pytest.raises(NotFoundError):
+                await asked
+    assert texts(await conversations.items(Owner(owner.tenant), made.id)) == ["a", "re: a"]  # the tenant itself
+
+
+@pytest.mark.parametrize("name", ["", "resp_", "x" * 9999, "conv_ж", f"resp_{'0' * 48}"])
+async def test_an_id_that_is_none_is_not_there(make: Maker, owner: Owner, name: str) -> None:
+    with pytest.raises(NotFoundError):
+        await make().find(owner, name)
+
+
+async def test_export_has_all_of_a_user_and_erasure_leaves_nothing(make: Maker, owner: Owner) -> None:
+    conversations = make()
+    await answer(conversations, owner, "mine")
+    made = await conversations.create_conversation(owner, {"k": "v"}, [said("also mine")], 5)
+    await answer(conversations, Owner(owner.tenant, "bob"), "bob's")
+    kept = await conversations.export(owner.tenant, "ada")
+    said_by_ada = sorted(item["content"] for tree in kept for turn in tree["turns"] for item in turn["items"])
+    assert said_by_ada == ["also mine", "mine", "re: mine"]
+    assert [c["id"] for tree in kept for c in tree["conversations"]] == [made.id]
+    assert {tree["user"] for tree in kept} == {"ada"}
+    assert len(await conversations.export(owner.tenant)) == 3
+    assert await conversations.erase(owner.tenant, "ada") == 2
+    assert await conversations.export(owner.tenant, "ada") == []
+    assert await conversations.erase(owner.tenant) == 1
+    assert await conversations.export(owner.tenant) == []
+
+
+async def test_what_nobody_uses_goes_after_its_time(make: Maker, owner: Owner) -> None:
+    keeps, forgets = make(), make(retain_seconds=0.0)
+    kept = await keeps.create_conversation(owner, {}, [], 5)
+    await keeps.store.trim()
+    assert (await keeps.conversation(owner, kept.id)).id == kept.id
+    gone = await forgets.create_conversation(owner, {}, [], 5)
+    await forgets.store.trim()
+    with pytest.raises(NotFoundError):
+        await forgets.conversation(owner, gone.id)
+
+
+async def test_a_turn_of_a_dead_process_is_claimed_once_and_its_late_writes_are_refused(
+    make: Maker, owner: Owner
+) -> None:
+    dead, first, second = make(lease_seconds=0.0), make(), make()
+    made = await dead.create_conversation(owner, {}, [], 5)
+    begun = await begin(dead, owner, "a", conversation=made.id)
+    await dead.put_output(begun.turn.id, 0, said("half"))
+    ended = await begin(dead, owner, "b")
+    await dead.end(ended.turn.id, {}, joins=True)
+    (claimed,) = [stored for stored in await first.claim() if stored.turn.id == begun.turn.id]
+    assert texts(claimed.outputs) == ["half"]
+    assert begun.turn.id not in [stored.turn.id for stored in await second.claim()]
+    for late in (
+        dead.put_output(begun.turn.id, 1, said("late")),
+        dead.put_facts(begun.turn.id, {}),
+        dead.end(begun.turn.id, {}, joins=True),
+    ):
+        with pytest.raises(NotHeldError):
+            await late
+    await first.end(begun.turn.id, {"status": "failed"}, joins=True)
+    assert texts(await second.items(owner, made.id)) == ["a", "half"]
+    assert (await second.conversation(owner, made.id)).busy is None
+
+
+async def test_a_living_process_keeps_its_turns(make: Maker, owner: Owner) -> None:
+    living, other = make(), make()
+    begun = await begin(living, owner, "a")
+    await living.renew()
+    assert begun.turn.id not in [stored.turn.id for stored in await other.claim()]
+    await living.end(begun.turn.id, {}, joins=True)
+
+
+async def test_a_process_that_died_before_it_wrote_leaves_nothing_to_claim(make: Maker) -> None:
+    conversations = make()
+    name = new_id(RESPONSE, new_tree())
+    await conversations.store.lease([name], 0.0)
+    assert name not in [stored.turn.id for stored in await conversations.claim()]
+    assert name not in await conversations.store.expired(0.0)
+
+
+async def test_a_turn_whose_tree_is_erased_meanwhile_stops(make: Maker, owner: Owner) -> None:
+    conversations = make()
+    begun = await begin(conversations, owner, "a")
+    await conversations.erase(owner.tenant)
+    with pytest.raises(NotHeldError):
+        await conversations.put_output(begun.turn.id, 0, said("b"))
+
+
+@pytest.mark.parametrize("kind", ["postgres", "redis"])
+async def test_a_store_that_is_away_says_so(kind: str, tmp_path: Path, owner: Owner) -> None:
+    store: ConversationStore
+    if kind == "postgres":
+        store = PostgresConversationStore(f"postgresql://postgres@/postgres?host={tmp_path}")
+    else:
+        store = RedisConversationStore(f"unix://{tmp_path}/none.sock")
+    with pytest.raises(ConversationStoreError):
+        await Conversations(store).create_conversation(owner, {}, [], 5)
+    await store.close()
