@@ -1,8 +1,23 @@
-"""The tools that a turn may call here, by name."""
+"""The tools that a turn may call here, by name; and the one way by which they are run."""
 
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
+
+import jsonschema
+import referencing
+import referencing.exceptions
+from jsonschema.exceptions import best_match
+
+from serving.errors import ConfigError, WeftError
+
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +63,110 @@ class Tool(Protocol):
         """`arguments` follow the schema. What the model can learn from is a result with `is_error`; a WeftError is
         told to it too. Cancelled where the turn ends or its time is over."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    tool: Tool
+    group: str
+    seconds: float
+    validator: jsonschema.Draft202012Validator
+
+
+class ToolRegistry:
+    """Groups are what a request can ask for as one, such as "web_search" or "mcp:time"."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, _Registered] = {}
+        for tool in tools:
+            self.add(tool)
+
+    def add(self, tool: Tool, *, group: str | None = None, seconds: float = 30.0) -> None:
+        """`group` None: one of its own name. `seconds`: the longest a call may take. Raises ConfigError for a name
+        that is taken or is none, and for a schema that is none."""
+        if not _NAME.fullmatch(tool.name):
+            raise ConfigError(f"a tool's name must be of letters, digits, _, - and dots, not {tool.name[:150]!r}")
+        if tool.name in self._tools:
+            raise ConfigError(f"there are two tools of the name {tool.name}", param=tool.name)
+        try:
+            jsonschema.Draft202012Validator.check_schema(tool.parameters)
+        except jsonschema.SchemaError as error:
+            raise ConfigError(f"the parameters of the tool {tool.name} are no JSON schema: {error.message}") from error
+        # An empty registry of its own: a reference out of the schema is not fetched.
+        validator = jsonschema.Draft202012Validator(tool.parameters, registry=referencing.Registry())
+        self._tools[tool.name] = _Registered(tool, group or tool.name, seconds, validator)
+
+    def remove_group(self, group: str) -> None:
+        self._tools = {name: entry for name, entry in self._tools.items() if entry.group != group}
+
+    def get(self, name: str) -> Tool | None:
+        entry = self._tools.get(name)
+        return None if entry is None else entry.tool
+
+    def group(self, group: str) -> tuple[str, ...]:
+        """The names of its tools; none where there is no such group, or its server has not been reached yet."""
+        return tuple(name for name, entry in self._tools.items() if entry.group == group)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(entry.group for entry in self._tools.values()))
+
+    def offered(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        """Those of `names` that there are, as a chat template reads them."""
+        tools = [entry.tool for name in names if (entry := self._tools.get(name)) is not None]
+        return [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+            }
+            for tool in tools
+        ]
+
+    async def run(self, name: str, arguments: str, scope: ToolScope) -> ToolResult:
+        """The result of a call as the model wrote it; whatever goes wrong is a result that says so. Cancels the tool
+        where its time is over, and where it is cancelled itself."""
+        entry = self._tools.get(name)
+        if entry is None:
+            return failed(f"there is no tool {name[:100]!r}")
+        parsed = _parsed(entry.validator, arguments)
+        if isinstance(parsed, ToolResult):
+            return parsed
+        begin = time.monotonic()
+        deadline = min(scope.deadline, begin + entry.seconds)
+        timer = asyncio.timeout(max(0.0, deadline - begin))
+        try:
+            async with timer:
+                return await entry.tool.run(parsed, replace(scope, deadline=deadline))
+        except TimeoutError:
+            if not timer.expired():
+                return self._broken(name)
+            return failed(f"{name} was stopped: it took longer than the {deadline - begin:.3g} s that it had")
+        except WeftError as error:
+            return failed(error.message)
+        except Exception:  # of code that others wrote; the turn goes on without its result
+            return self._broken(name)
+
+    def _broken(self, name: str) -> ToolResult:
+        _log.exception("the tool %s failed", name)
+        return failed(f"{name} failed; its error is in the server's log")
+
+
+def failed(text: str) -> ToolResult:
+    return ToolResult(text=f"Error: {text}", is_error=True)
+
+
+def _parsed(validator: jsonschema.Draft202012Validator, arguments: str) -> dict[str, Any] | ToolResult:
+    """The arguments, or the result that says what is wrong with them."""
+    try:
+        parsed = json.loads(arguments or "{}")
+        if not isinstance(parsed, dict):
+            return failed("the arguments must be a JSON object")
+        fault = best_match(validator.iter_errors(parsed))
+    except (ValueError, RecursionError):
+        return failed("the arguments are not valid JSON")
+    except referencing.exceptions.Unresolvable as error:
+        return failed(f"the tool's schema refers to {error.ref!r}, which is not in it")
+    if fault is None:
+        return parsed
+    where = fault.json_path.removeprefix("$").removeprefix(".")
+    return failed(f"{where or 'the arguments'}: {fault.message[:500]}")

@@ -1,0 +1,206 @@
+"""One turn: the context fitted, the model asked, tools run, and again, until there is an answer or a limit is met."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from serving.engine.request import FinishReason
+from serving.errors import ContextLengthError
+from serving.generation.generator import Generator
+from serving.generation.request import TextRequest
+from serving.generation.tool_calls import ToolCall
+from serving.orchestrator.context import Context, ContextBuilder, ContextParts, ContextShares, Passage
+from serving.orchestrator.control_tokens import ControlTokens
+from serving.orchestrator.counter import PromptCounter
+from serving.orchestrator.tools.registry import ToolRegistry, ToolResult, ToolScope, failed
+from serving.orchestrator.turn_calls import OfferedTools, call_rules, result_message
+from serving.orchestrator.turn_events import ContextFitted, Notice, ResultReady, TurnEnd, TurnEnded, TurnEvent
+from serving.orchestrator.turn_request import Generate, TurnRequest
+from serving.orchestrator.turn_state import Answer, TurnState
+from serving.orchestrator.turns import conversation_of
+
+_OUTPUT_SHARE = 0.25  # of the window, kept for an answer whose length the request does not say
+_RESULT_SHARE = 0.5  # of the prompt's window, for the results of one answer's calls together
+
+
+class TurnRunner:
+    """`generator` renders and counts; the model is called through `generate` alone."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        generate: Generate,
+        tools: ToolRegistry | None = None,
+        *,
+        shares: ContextShares | None = None,
+        control: ControlTokens | None = None,
+    ) -> None:
+        self._generator = generator
+        self._generate = generate
+        self._tools = tools or ToolRegistry()
+        self._shares = shares or ContextShares()
+        self._control = control or ControlTokens(generator.tokenizer)
+
+    async def run(self, turn: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
+        """The events of one turn. Closing it ends the model's answer and cancels the tools that run.
+
+        Raises what `Generate`, `conversation_of` and `ContextBuilder.build` raise, and RequestError for tools and
+        choices that exclude each other; then there is no TurnEnded. What a tool raises is its result.
+        """
+        state = TurnState(turn, self._offered(turn))
+        for name in turn.server_tools:
+            if self._tools.get(name) is None:
+                yield Notice("tool_unavailable", f"the tool {name} is not available now", {"name": name})
+        while True:
+            try:
+                context = await self._fit(state)
+            except ContextLengthError as error:
+                if not state.rounds:
+                    raise
+                yield state.ended(FinishReason.LENGTH.value, error.message)
+                return
+            yield ContextFitted(context)
+            answer = Answer(state)
+            async with aclosing(self._generate(self._request(state, context))) as deltas:
+                async for delta in deltas:
+                    for event in answer.see(delta):
+                        yield event
+            state.add(answer)
+            if answer.finish is not FinishReason.STOP:
+                yield self._cut_short(state, answer)
+                return
+            if not answer.calls:
+                yield state.ended(TurnEnd.STOP)
+                return
+            limit = state.limit(answer.ours)
+            if limit is not None:
+                for call in answer.calls:
+                    yield ResultReady(call.id, failed(f"not run: {limit.detail}"))
+                yield limit
+                return
+            async with aclosing(self._results(state, answer.ours)) as results:
+                async for result in results:
+                    yield result
+            if len(answer.ours) < len(answer.calls):
+                yield state.ended(TurnEnd.CLIENT_CALLS)
+                return
+
+    def _offered(self, turn: TurnRequest) -> OfferedTools:
+        if turn.tool_choice == "none":
+            return OfferedTools(here=[], clients=[])
+        offered = OfferedTools(here=self._tools.offered(turn.server_tools), clients=list(turn.tools))
+        offered.check()
+        call_rules(turn, offered, first=True)
+        return offered
+
+    async def _fit(self, state: TurnState) -> Context:
+        turn = state.turn
+        builder = ContextBuilder(
+            PromptCounter(generator=self._generator, variables=turn.chat_template_kwargs),
+            self._window(turn),
+            turn.truncation,
+            self._shares,
+        )
+        clean = self._control.broken
+        return await builder.build(
+            ContextParts(
+                conversation=conversation_of(state.messages),
+                tools=state.offered.shown,
+                summary=None if turn.summary is None else clean(turn.summary),
+                notes=[_clean(note, self._control) for note in turn.notes],
+                documents=[_clean(document, self._control) for document in turn.documents],
+            )
+        )
+
+    def _window(self, turn: TurnRequest) -> int:
+        """The tokens that a prompt may have. Raises ContextLengthError where the output leaves none."""
+        most, wanted = self._generator.max_model_len, turn.options.max_tokens
+        if wanted is None:
+            return most - max(1, int(most * _OUTPUT_SHARE))
+        if wanted >= most:
+            raise ContextLengthError(
+                f"max_tokens is {wanted}, but the model's window has {most} tokens for prompt and output together",
+                param="max_tokens",
+            )
+        return most - wanted
+
+    def _request(self, state: TurnState, context: Context) -> TextRequest:
+        turn = state.turn
+        calls = call_rules(turn, state.offered, first=not state.rounds)
+        options, left = turn.options, state.tokens_left
+        if left is not None and options.max_tokens is not None:
+            options = replace(options, max_tokens=min(left, options.max_tokens))
+        elif left is not None:
+            options = replace(options, default_max_tokens=min(left, options.default_max_tokens or left))
+        return TextRequest(
+            request_id=turn.request_id if not state.rounds else f"{turn.request_id}-{state.rounds}",
+            messages=context.messages,
+            tools=state.offered.shown,
+            chat_template_kwargs=turn.chat_template_kwargs,
+            options=options,
+            grammar=turn.grammar,
+            calls=calls,
+            cache_salt=turn.cache_salt,
+            priority=turn.priority,
+            tenant=turn.tenant,
+            deadline_seconds=None if turn.budgets.seconds is None else state.seconds_left,
+        )
+
+    def _cut_short(self, state: TurnState, answer: Answer) -> TurnEnded:
+        """The model's answer did not come to its own end."""
+        finish = answer.finish
+        if finish is FinishReason.LENGTH and state.tokens_left == 0:
+            return state.ended(TurnEnd.TOKENS, f"the turn has used its {state.turn.budgets.completion_tokens} tokens")
+        if finish is FinishReason.DEADLINE and state.turn.budgets.seconds is not None:
+            return state.ended(TurnEnd.TIME, f"the turn has used its {state.turn.budgets.seconds:g} s")
+        return state.ended(FinishReason.ABORT.value if finish is None else finish.value)
+
+    async def _results(self, state: TurnState, calls: Sequence[ToolCall]) -> AsyncGenerator[ResultReady, None]:
+        """Runs the calls beside each other; each result as it is there. The messages have them in the calls' order."""
+        room = int(self._window(state.turn) * _RESULT_SHARE) // max(1, len(calls))
+        tasks = {asyncio.create_task(self._result(state, call, room)): call for call in calls}
+        found: dict[str, ToolResult] = {}
+        try:
+            waiting = set(tasks)
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    call = tasks[task]
+                    found[call.id] = task.result()
+                    state.files |= found[call.id].files
+                    yield ResultReady(call.id, found[call.id])
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        state.messages += [result_message(call, found[call.id]) for call in calls]
+
+    async def _result(self, state: TurnState, call: ToolCall, room: int) -> ToolResult:
+        turn = state.turn
+        if call.name not in state.offered.names_here:
+            return failed(f"there is no tool {call.name[:100]!r} here")
+        scope = ToolScope(
+            tenant=turn.tenant,
+            user=turn.user,
+            request_id=turn.request_id,
+            deadline=state.deadline,
+            settings=turn.server_tools.get(call.name, {}),
+            files=dict(state.files),
+        )
+        result = await self._tools.run(call.name, call.arguments, scope)
+        state.tools_run += 1
+        return replace(result, text=self._cut(self._control.broken(result.text), room))
+
+    def _cut(self, text: str, room: int) -> str:
+        """The text within `room` tokens; where it is longer, its beginning, and a word on how much is left out."""
+        encode = self._generator.tokenizer.encode
+        kept = text
+        while kept and (tokens := len(encode(kept, add_special_tokens=False))) > room:
+            kept = kept[: min(len(kept) - 1, int(len(kept) * room / tokens))]
+        left_out = len(text) - len(kept)
+        return f"{kept}\n[{left_out} more characters are left out]" if left_out else text
+
+
+def _clean(passage: Passage, control: ControlTokens) -> Passage:
+    return replace(passage, text=control.broken(passage.text), title=control.broken(passage.title))

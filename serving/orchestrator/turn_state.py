@@ -1,0 +1,124 @@
+"""How far a turn has come: its messages, what it has used up, and the answer that is being read."""
+
+import time
+from collections import Counter as Tally
+from collections.abc import Iterator, Sequence
+
+from serving.engine.request import FinishReason
+from serving.generation.request import TextDelta, Usage
+from serving.generation.tool_calls import HermesToolParser, ToolCall
+from serving.orchestrator.turn_calls import OfferedTools, assistant_message, call_ids, same_call
+from serving.orchestrator.turn_events import (
+    CallArguments,
+    CallBegun,
+    CallReady,
+    TextOut,
+    TurnEnd,
+    TurnEnded,
+    TurnEvent,
+    TurnUsage,
+)
+from serving.orchestrator.turn_request import TurnRequest
+from serving.orchestrator.turns import Message
+
+_LONGEST = 86_400.0  # seconds that a turn without a budget of time may take
+
+
+class TurnState:
+    def __init__(self, turn: TurnRequest, offered: OfferedTools) -> None:
+        self.turn = turn
+        self.offered = offered
+        self.messages: list[Message] = list(turn.messages)
+        self.files = dict(turn.files)
+        self.ids = call_ids(turn.request_id)
+        self.deadline = time.monotonic() + (_LONGEST if turn.budgets.seconds is None else turn.budgets.seconds)
+        self.rounds = 0  # answers that the model has given
+        self.tools_run = 0
+        self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
+        self._calls: Tally[tuple[str, str]] = Tally()
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def tokens_left(self) -> int | None:
+        """Of the budget; None where there is none."""
+        most = self.turn.budgets.completion_tokens
+        return None if most is None else max(0, most - self._completion_tokens)
+
+    def add(self, answer: "Answer") -> None:
+        self.rounds += 1
+        self.messages.append(assistant_message(answer.text, answer.calls))
+        if answer.usage is not None:
+            self._prompt_tokens += answer.usage.prompt_tokens
+            self._cached_tokens += answer.usage.cached_tokens
+            self._completion_tokens += answer.usage.completion_tokens
+        self._calls.update(same_call(call) for call in answer.ours)
+
+    def limit(self, calls: Sequence[ToolCall]) -> TurnEnded | None:
+        """Why these calls, the last of the turn, may not run; None where they may."""
+        budgets = self.turn.budgets
+        again = next((call for call in calls if self._calls[same_call(call)] >= budgets.same_call), None)
+        if again is not None:
+            return self.ended(
+                TurnEnd.REPEATED,
+                f"the model called {again.name} {self._calls[same_call(again)]} times with the same arguments",
+            )
+        if self.rounds >= budgets.rounds:
+            return self.ended(TurnEnd.ROUNDS, f"the model still calls tools after {self.rounds} answers")
+        if sum(self._calls.values()) > budgets.calls:
+            return self.ended(TurnEnd.CALLS, f"the turn would run more than {budgets.calls} calls")
+        if self.tokens_left == 0:
+            return self.ended(TurnEnd.TOKENS, f"the turn has used its {budgets.completion_tokens} tokens")
+        if time.monotonic() >= self.deadline:
+            return self.ended(TurnEnd.TIME, f"the turn has used its {budgets.seconds:g} s")
+        return None
+
+    def ended(self, reason: str, detail: str = "") -> TurnEnded:
+        usage = TurnUsage(
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            completion_tokens=self._completion_tokens,
+            model_calls=self.rounds,
+            tool_calls=self.tools_run,
+        )
+        return TurnEnded(reason=str(reason), usage=usage, detail=detail)
+
+
+class Answer:
+    """One answer of the model, read as it comes."""
+
+    def __init__(self, state: TurnState) -> None:
+        self._parser = HermesToolParser(lambda: next(state.ids)) if state.offered.all else None
+        self._of_client = state.offered.names_of_client
+        self._texts: list[str] = []
+        self.calls: list[ToolCall] = []
+        self.finish: FinishReason | None = None
+        self.usage: Usage | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    @property
+    def ours(self) -> list[ToolCall]:
+        """Calls that do not wait for the client: also those of tools that there are not, which get a result too."""
+        return [call for call in self.calls if call.name not in self._of_client]
+
+    def see(self, delta: TextDelta) -> Iterator[TurnEvent]:
+        self.usage, self.finish = delta.usage, delta.finish_reason
+        parts: Sequence[str | ToolCall] = (delta.text,)
+        if self._parser is not None:
+            parts = self._parser.feed(delta.text).parts
+            if delta.finish_reason is not None:
+                parts = (*parts, *self._parser.finish().parts)
+        for part in parts:
+            if isinstance(part, ToolCall):
+                self.calls.append(part)
+                yield CallBegun(part.id, part.name)
+                yield CallArguments(part.id, part.arguments)
+                yield CallReady(part, runs_here=part.name not in self._of_client)
+            elif part:
+                self._texts.append(part)
+                yield TextOut(part)
