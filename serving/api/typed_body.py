@@ -41,12 +41,18 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     refused: ClassVar[Mapping[str, Refusal]] = {}
     words: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # a field of few words, by its path without indices
 
+    @classmethod
+    def prepared(cls, table: dict[str, Any]) -> dict[str, Any]:
+        """The table with what clients may leave out of it filled in, where a type cannot say so."""
+        return table
+
 
 B = TypeVar("B", bound=Body)
 
 
 def typed(kind: type[B], table: dict[str, Any]) -> B:
     """Raises UnsupportedError for a parameter that is refused, RequestError for an unknown or malformed one."""
+    table = kind.prepared(table)
     known = kind.__struct_fields__
     refused = kind.refused
     asked = {}

@@ -1,0 +1,175 @@
+"""Which tools a response may call: the client's own, and those that run here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from serving.errors import RequestError, UnsupportedError
+from serving.orchestrator.tools.registry import ToolRegistry
+
+MCP = "mcp"
+_NAME = r"^[a-zA-Z0-9_.-]{1,128}$"
+
+
+class OfferedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    pass
+
+
+class FunctionTool(OfferedTool, kw_only=True, tag="function"):
+    name: Annotated[str, msgspec.Meta(pattern=_NAME)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None  # a JSON schema
+    strict: bool | None = None
+
+
+class FileSearchTool(OfferedTool, kw_only=True, tag="file_search"):
+    vector_store_ids: Annotated[list[str], msgspec.Meta(min_length=1, max_length=16)]
+    max_num_results: Annotated[int, msgspec.Meta(ge=1, le=50)] | None = None
+    filters: dict[str, Any] | None = None
+    ranking_options: dict[str, Any] | None = None
+
+
+class AutoContainer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["auto"]
+
+
+class CodeInterpreterTool(OfferedTool, kw_only=True, tag="code_interpreter"):
+    container: AutoContainer
+
+
+class WebSearchTool(OfferedTool, kw_only=True, tag="web_search"):
+    pass
+
+
+class McpTool(OfferedTool, kw_only=True, tag="mcp"):
+    """A server that the deployment names: clients cannot bring one."""
+
+    server_label: str
+    allowed_tools: list[str] | None = None
+    require_approval: Literal["never"] | None = None
+
+
+class BuiltinTool(OfferedTool, kw_only=True, tag="builtin"):
+    """Any other that runs here; `{"type": NAME}` says the same."""
+
+    name: str
+
+
+AnyTool = FunctionTool | FileSearchTool | CodeInterpreterTool | WebSearchTool | McpTool | BuiltinTool
+TOOL_TYPES = tuple(str(kind.__struct_config__.tag) for kind in AnyTool.__args__)
+
+
+class NamedFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="function"):
+    name: str
+
+
+class NamedMcp(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="mcp"):
+    server_label: str
+    name: str
+
+
+class NamedFileSearch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="file_search"):
+    pass
+
+
+class NamedCode(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="code_interpreter"):
+    pass
+
+
+class NamedWebSearch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="web_search"):
+    pass
+
+
+NamedTool = NamedFunction | NamedMcp | NamedFileSearch | NamedCode | NamedWebSearch
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+TOOL_WORDS = {
+    "tools[].type": TOOL_TYPES,
+    "tools[].container.type": ("auto",),
+    "tools[].require_approval": ("never",),
+    "tool_choice": ("none", "auto", "required"),
+    "tool_choice.type": ("function", "mcp", "file_search", "code_interpreter", "web_search"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTools:
+    """`labels` are of the tools that run here: what shows each one's calls, and of which server."""
+
+    clients: list[dict[str, Any]] = field(default_factory=list)  # in chat completions' form
+    here: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name, with settings
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def with_builtins(value: Any) -> Any:
+    """A tool that runs here may be named by its type alone."""
+    if not isinstance(value, list):
+        return value
+    return [
+        {"type": "builtin", "name": tool["type"]}
+        if isinstance(tool, dict) and set(tool) == {"type"} and tool["type"] not in TOOL_TYPES
+        else {**tool, "type": "web_search"}
+        if isinstance(tool, dict) and tool.get("type") == "web_search_preview"
+        else tool
+        for tool in value
+    ]
+
+
+def turn_tools(tools: Sequence[AnyTool], registry: ToolRegistry) -> TurnTools:
+    """Raises RequestError for a tool that this server does not have."""
+    clients: list[dict[str, Any]] = []
+    here: dict[str, dict[str, Any]] = {}
+    labels: dict[str, str] = {}
+    for number, tool in enumerate(tools):
+        if isinstance(tool, FunctionTool):
+            function = {name: value for name, value in msgspec.to_builtins(tool).items() if value is not None}
+            del function["type"]
+            clients.append({"type": "function", "function": function})
+            continue
+        group, label = _group(tool)
+        names = registry.group(group)
+        if not names and group not in registry.groups:
+            offered = ", ".join(sorted(registry.groups)) or "none"
+            raise UnsupportedError(
+                f"tools[{number}]: there is no {group[:100]!r} on this server; it has: {offered}",
+                param=f"tools[{number}]",
+            )
+        allowed = tool.allowed_tools if isinstance(tool, McpTool) else None
+        for name in names if allowed is None else [name for name in names if name in allowed]:
+            here[name] = _settings(tool)
+            labels[name] = label
+    return TurnTools(clients, here, labels)
+
+
+def chosen_tool(choice: NamedTool, registry: ToolRegistry) -> str:
+    """The name of the one tool that is to be called. Raises RequestError where a type has several tools."""
+    if isinstance(choice, NamedFunction | NamedMcp):
+        return choice.name
+    names = registry.group(str(choice.__struct_config__.tag))
+    if len(names) != 1:
+        raise RequestError(
+            f'tool_choice: "{choice.__struct_config__.tag}" stands for {len(names)} tools here; name one, or send '
+            '"required"',
+            param="tool_choice",
+            code="invalid_value",
+        )
+    return names[0]
+
+
+def _group(tool: AnyTool) -> tuple[str, str]:
+    """What the registry calls it, and what its calls are labelled with."""
+    if isinstance(tool, McpTool):
+        return f"{MCP}:{tool.server_label}", tool.server_label
+    if isinstance(tool, BuiltinTool):
+        return tool.name, "weft"
+    kind = str(tool.__struct_config__.tag)
+    return kind, kind
+
+
+def _settings(tool: AnyTool) -> dict[str, Any]:
+    told = {name: value for name, value in msgspec.to_builtins(tool).items() if value is not None}
+    for name in ("type", "name", "server_label", "allowed_tools", "require_approval", "container"):
+        told.pop(name, None)
+    return told
