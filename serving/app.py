@@ -32,6 +32,8 @@ from serving.engine.embedding import Embedder
 from serving.engine.encoder_folder import read_encoder
 from serving.engine.follower import Membership, follow
 from serving.engine.leader import Leader
+from serving.engine.live_model import LiveModel
+from serving.engine.weights_fingerprint import weights_fingerprint
 from serving.errors import CheckpointError, ConfigError
 from serving.gateway.gateway import Gateway
 from serving.gateway.gateway_metrics import GatewayMetrics
@@ -44,6 +46,7 @@ from serving.generation.text_embedder import EncoderTokenizer, TextEmbedder
 from serving.generation.tokenizer import load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
+from serving.orchestrator.moderation.seating import moderation_of
 from serving.sessions.durable_generations import DurablePolicy
 from serving.sessions.generation_log import GenerationLog, LogLimits
 from serving.sessions.generation_log_memory import MemoryGenerationLog
@@ -79,6 +82,7 @@ def build_engine(
     # Here and not above: the API process imports this module too, and must not load JAX.
     from serving.engine.device import load_executor
     from serving.engine.encoder import load_encoder
+    from serving.engine.executor import Executor
     from serving.engine.local import start_local_engine
 
     if leader is not None:
@@ -87,8 +91,21 @@ def build_engine(
     encoder = load_encoder(deployment, progress)
     executor = load_executor(deployment, window_of(deployment), progress)
     _spare_the_garbage_collector()
+    version = weights_fingerprint(deployment.model.checkpoint)
+    model = None
     if leader is not None:
         executor = leader.lead(executor, progress)
+    else:
+        memory = executor.memory
+        assert memory.source is not None
+        model = LiveModel(
+            name=deployment.name,
+            memory=memory,
+            source=memory.source,
+            checkpoint=deployment.model.checkpoint,
+            version=version,
+            folder=deployment.operations.checkpoints,
+        )
     return start_local_engine(
         deployment,
         executor,
@@ -96,6 +113,9 @@ def build_engine(
         on_failure=on_failure,
         vocabulary=lambda: vocabulary_of(load_tokenizer(deployment.model.checkpoint)),
         encoder=encoder,
+        model=model,
+        version=version,
+        stacks=executor.adapters if isinstance(executor, Executor) else None,
     )
 
 
@@ -157,6 +177,9 @@ def build_api(
     which is not there without one. Raises CheckpointError or ConfigError."""
     metrics = Metrics(deployment.name)
     gateway = build_gateway(deployment, metrics, api_key)
+    moderation = None
+    if deployment.moderation is not None:
+        moderation = moderation_of(deployment.moderation, build_encoder(deployment, embedder), metrics.registry)
     generator = build_generator(deployment, gateway.guard(MeteredEngine(engine, metrics)))
     card = ModelCard(name=deployment.name, created=int(time.time()), max_model_len=generator.max_model_len)
     streams = deployment.streams
@@ -171,8 +194,10 @@ def build_api(
         policy=DurablePolicy(refuse_without_log=streams.on_log_failure == "refuse"),
         gateway=gateway,
         files=deployment.files,
+        retrieval=deployment.retrieval,
         tracing=build_tracing(deployment.traces),
         encoder=build_encoder(deployment, None if embedder is None else gateway.guard_embedder(embedder)),
+        moderation=moderation,
     )
 
 

@@ -26,8 +26,11 @@ from serving.access import (
 )
 from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
+from serving.settings.adapters import AdaptersConfig, check_adapters
 from serving.settings.moderation import ModerationConfig, check_moderation
 from serving.settings.retrieval import RetrievalConfig, check_retrieval
+from serving.settings.operations import OperationsConfig
+from serving.settings.speculation import SpeculationConfig, check_speculation
 from serving.web_names import ANY, host_and_port, host_name, is_loopback, is_unspecified, origin_of
 
 Dtype = Literal["float32", "bfloat16"]
@@ -189,7 +192,13 @@ _RANGES: dict[str, tuple[int, float]] = {
     "files.max_tenant_batches": (1, math.inf),
     "files.concurrent_requests": (1, math.inf),
     "streams.max_bytes": (1 << 20, math.inf),
+    "speculation.depth": (1, 15),
+    "adapters.slots": (0, 1024),
+    "adapters.max_rank": (1, 1024),
+    "speculation.ngram_shortest": (1, 16),
+    "speculation.ngram_longest": (1, 16),
     "traces.sample": (0, 1),
+    "operations.trace_bytes": (1 << 16, 1 << 40),
     "streams.retain_seconds": (1, 30 * 86400),
     "streams.grace_seconds": (0, 30 * 86400),
 }
@@ -209,6 +218,9 @@ class Deployment:
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    adapters: AdaptersConfig = field(default_factory=AdaptersConfig)
+    operations: OperationsConfig = field(default_factory=OperationsConfig)
     log_format: LogFormat = "text"
     traces: TracesConfig = field(default_factory=TracesConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
@@ -282,11 +294,14 @@ def check_limits(deployment: Deployment, where: str) -> None:
     _check_cluster(deployment.cluster, where)
     _check_embeddings(deployment, where)
     _check_traces(deployment.traces, where)
+    check_speculation(deployment.speculation, where)
     if deployment.moderation is not None:
         check_moderation(deployment.moderation, where, has_encoder=deployment.embeddings is not None)
     if deployment.retrieval is not None:
         has_files, has_encoder = deployment.files.folder is not None, deployment.embeddings is not None
         check_retrieval(deployment.retrieval, where, has_files=has_files, has_encoder=has_encoder)
+    taken = (deployment.name, None if deployment.embeddings is None else deployment.embeddings.name)
+    check_adapters(deployment.adapters, taken, deployment.mesh.pipeline, where)
     check_access(deployment.access, where)
 
 

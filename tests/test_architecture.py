@@ -22,6 +22,8 @@ USES_JAX = {
     "kernels.py",
     "memory.py",
     "device.py",
+    "device_memory.py",
+    "weights_source.py",
     "encoder.py",
     "hosts.py",
     "placement.py",

@@ -12,6 +12,15 @@ sequences or of steps; when contents may be registered is `prefix_sharing.py`'s 
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+
+class LowerTiers(Protocol):
+    """Where pages go that the pool gives up."""
+
+    def published(self, page: int, digest: bytes) -> None: ...
+
+    def evicted(self, page: int, digest: bytes) -> None: ...
 
 
 class BlockPool:
@@ -21,13 +30,22 @@ class BlockPool:
     nothing is ever registered, so nothing is shared.
     """
 
-    def __init__(self, num_pages: int, page_size: int, *, namespace: str = "", prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        namespace: str = "",
+        prefix_caching: bool = True,
+        lower: LowerTiers | None = None,
+    ) -> None:
         if num_pages < 1 or page_size < 1:
             raise ValueError(f"num_pages and page_size must be at least 1, not {num_pages} and {page_size}")
         self.num_pages = num_pages
         self.page_size = page_size
         self.namespace = namespace
         self.prefix_caching = prefix_caching
+        self._lower = lower
         self._free = list(range(num_pages - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._holders = [0] * num_pages
@@ -38,6 +56,11 @@ class BlockPool:
     def num_available(self) -> int:
         """Pages that can be taken now: free, or idle and evictable."""
         return len(self._free) + len(self._idle)
+
+    @property
+    def num_free(self) -> int:
+        """Pages that hold nothing."""
+        return len(self._free)
 
     @property
     def num_used(self) -> int:
@@ -85,7 +108,15 @@ class BlockPool:
             return False
         self._page_of[digest] = page
         self._digest_of[page] = digest
+        if self._lower is not None:
+            self._lower.published(page, digest)
         return True
+
+    def touch(self, pages: Sequence[int]) -> None:
+        """Makes those of a page table that nobody holds the last ones to be evicted."""
+        for page in reversed(pages):
+            if page in self._idle:
+                self._idle.move_to_end(page)
 
     def release(self, pages: Sequence[int]) -> None:
         """One holder fewer for each page of a page table, in the table's order."""
@@ -99,6 +130,17 @@ class BlockPool:
                     self._free.append(page)
                 else:
                     self._idle[page] = None
+
+    def forget(self, namespace: str) -> None:
+        """What the pages held is lost, or means something else from now on: none can be found any more. For a pool
+        that nobody holds a page of."""
+        if self.num_used:
+            raise ValueError(f"{self.num_used} pages have holders, who would read what is no longer there")
+        self.namespace = namespace
+        self._free = list(range(self.num_pages - 1, -1, -1))
+        self._idle.clear()
+        self._page_of.clear()
+        self._digest_of = [None] * self.num_pages
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Raises AssertionError unless `tables`, the page tables of all holders, account for every page."""
@@ -124,5 +166,7 @@ class BlockPool:
             assert digest is not None
             del self._page_of[digest]
             self._digest_of[page] = None
+            if self._lower is not None:
+                self._lower.evicted(page, digest)
         self._holders[page] = 1
         return page

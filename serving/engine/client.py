@@ -58,6 +58,8 @@ class EngineStats:
     deadline_drops: int = 0  # counter, streams whose deadline ended them before anything was computed
     deadline_stops: int = 0  # counter, those ended by it later
     state: EngineState = EngineState.RUNNING
+    wakes_on_request: bool = False  # where it sleeps
+    weights: str = ""  # their version; empty: not known
     tenant_service: tuple[tuple[str, float], ...] = ()  # of the few served most: weighted tokens over weight
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +21,10 @@ from models.quantization import QuantizationError
 from models.split_experts import split_experts
 from models.stages import layers_of_stages
 from pallas_kernels.dispatch import tuned_attention_body, tuned_grouped_matmul_body
+from pallas_kernels.grouped import GroupedMatmul
 from pallas_kernels.tuning import load_table
-from serving.config import Deployment, EngineConfig
+from serving.config import Deployment, EngineConfig, ExpertExchange
+from serving.engine.adapter_stacks import stacks_for
 from serving.engine.executor import Executor
 from serving.engine.kernels import body_for, checked_matmul
 from serving.engine.lanes import LaneExecutor
@@ -29,7 +32,9 @@ from serving.engine.limits import ExecutorLimits, of_a_lane, of_a_shard
 from serving.engine.memory import bytes_for_pages, free_memory
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.engine.reduced_precision import page_dtype, products_of, recipe_of
+from serving.engine.weights_source import WeightsSource
 from serving.errors import CheckpointError, ConfigError
+from serving.settings.speculation import SpeculationConfig
 from sharding.chips import chip_of
 from sharding.mesh import MeshError, make_mesh
 from sharding.params import placement_of
@@ -57,18 +62,24 @@ def load_executor(
     try:
         mesh = make_mesh(dataclasses.asdict(deployment.mesh))
         chip = chip_of(jax.devices()[0].device_kind)
+        table = load_table("unknown" if chip is None else chip.name)
+        matmul = checked_matmul(tuned_grouped_matmul_body(name, table))
         products = products_of(deployment.model, chip, name, on_cpu=on_cpu, devices=mesh.devices.size)
         kept = {"layers": layers, "quantization": recipe_of(deployment.model), "products": products}
         planned, shape, _ = checkpoints.abstract(deployment.model.checkpoint, dtype, mesh=mesh, **kept)
         placement = placement_of(mesh, shape.num_heads, shape.num_kv_heads)
         placement.abstract(nnx.state(planned))  # refuses what cannot be split, before any weight is read
-        model, shape, _ = checkpoints.load(
-            deployment.model.checkpoint,
-            dtype,
-            **kept,
+        adapters = stacks_for(deployment, planned, placement, dtype, matmul, name)
+        source = WeightsSource(
+            checkpoint=deployment.model.checkpoint,
+            dtype=dtype,
+            kept=kept,
             max_length=max_model_len,
             placement=placement,
-            progress=lambda done, total: report("loading weights", done, total),
+            finish=lambda model: _join_experts(model, matmul, mesh, deployment.engine.expert_exchange),
+        )
+        model, shape = source.load(
+            deployment.model.checkpoint, progress=lambda done, total: report("loading weights", done, total)
         )
     except MeshError as error:
         raise ConfigError(f"mesh: {error}", param="mesh") from error
@@ -91,11 +102,10 @@ def load_executor(
         token_buckets=token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1),
         shards=mesh.shape["data"],
         decode_rounds=decode_rounds(engine.decode_rounds, mesh, on_cpu=on_cpu),
+        guesses=most_guesses(deployment.speculation, mesh),
     )
-    table = load_table("unknown" if chip is None else chip.name)
     body = tuned_attention_body(name, table)
-    use_grouped_matmul(model, checked_matmul(tuned_grouped_matmul_body(name, table)))
-    split_experts(model, mesh, engine.expert_exchange)
+    source.finish(model)
     of_a_stage = dataclasses.replace(shape, num_layers=len(layers_of_stages(shape.num_layers, lanes)[0]))
     page = pool_on_mesh(body, pool_spec(of_a_stage, limits, cache_dtype, mesh), mesh)
     room = engine.cache_bytes
@@ -112,8 +122,17 @@ def load_executor(
         progress=lambda done, total: report("compiling programs", done, total),
         mesh=mesh,
         expert_exchange=engine.expert_exchange,
+        adapters=adapters,
     )
-    return executor if lanes == 1 else LaneExecutor([executor, *(executor.beside() for _ in range(1, lanes))])
+    executor.memory.source = source
+    if lanes == 1:
+        return executor
+    return LaneExecutor([executor, *(executor.beside() for _ in range(1, lanes))], executor.memory)
+
+
+def _join_experts(model: Any, matmul: GroupedMatmul, mesh: Mesh, exchange: ExpertExchange) -> None:
+    use_grouped_matmul(model, matmul)
+    split_experts(model, mesh, exchange)
 
 
 def start_backend(cpu_threads: int | None) -> None:
@@ -181,6 +200,20 @@ def decode_rounds(given: int | None, mesh: Mesh, *, on_cpu: bool) -> int:
             param="decode_rounds",
         )
     return given or (DECODE_ROUNDS_ON_CPU if on_cpu and alone else 1)
+
+
+def most_guesses(speculation: SpeculationConfig, mesh: Mesh) -> int:
+    """Guesses that a step may verify of one sequence. Raises ConfigError where the mesh has no programs for them."""
+    if speculation.kind == "off":
+        return 0
+    for axis in ("data", "pipeline"):
+        if mesh.shape[axis] > 1:
+            raise ConfigError(
+                f'speculation.kind is "{speculation.kind}", which does not work with mesh.{axis} above 1: set it to '
+                '"off", or take a mesh of tensor and expert alone',
+                param="kind",
+            )
+    return speculation.depth
 
 
 def page_count(given: int | None, room: int | None, page_bytes: int, limits: ExecutorLimits) -> int:

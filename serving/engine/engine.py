@@ -14,7 +14,7 @@ decoding sequence's next token is fed back on the device; the host learns it one
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -33,6 +33,13 @@ class Pending(Protocol):
     def draw(self, masks: np.ndarray) -> None: ...
 
     def collect(self) -> StepResult: ...
+
+
+@runtime_checkable
+class PendingGuesses(Pending, Protocol):
+    """A step with guesses; where it has constrained ranges, `draw` takes a mask for each of their draws."""
+
+    def guessed(self) -> list[list[int]]: ...
 
 
 class StepExecutor(Protocol):
@@ -66,22 +73,25 @@ class EngineLoop:
         self.scheduler = scheduler
         self.executor = executor
         self.state = EngineState.RUNNING
+        self.held = False  # for a moment, whatever the state
+        self.weights = ""  # their version, named in what they draw
         self.clock = StepClock()
         self.masks = TokenMasks(now)
         self._now = now
         self.last_plan: StepPlan | None = None
         self._in_flight: InFlight | None = None
         self._collected_at = float("-inf")
+        self._settled: list[TokenEvent] = []  # of steps that `settle` finished
 
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        return self._in_flight is None and (self.halted or not self.scheduler.has_requests)
+        return self._in_flight is None and not self._settled and (self.halted or not self.scheduler.has_requests)
 
     @property
     def halted(self) -> bool:
         """No step begins, whoever waits for one."""
-        return self.state != EngineState.RUNNING
+        return self.held or self.state != EngineState.RUNNING
 
     def now(self) -> float:
         return self._now()
@@ -91,30 +101,47 @@ class EngineLoop:
         begin = self._now()
         plan = None if self.halted else self.scheduler.plan(begin)
         self.last_plan = plan or self.last_plan
-        events = self.scheduler.take_ended()
+        events, self._settled = [*self._settled, *self.scheduler.take_ended()], []
         started = None if plan is None else InFlight(plan, self.executor.dispatch(plan), self._now())
         finished, self._in_flight = self._in_flight, started
-        dispatched = self._now()
-        self.clock.host += dispatched - begin
+        self.clock.host += self._now() - begin
         if finished is not None:
-            result = finished.pending.collect()
-            collected = self._now()
-            # The device began it when it was there, and the step before it done.
-            seconds = collected - max(finished.dispatched_at, self._collected_at)
-            self._collected_at = collected
-            events += self.scheduler.commit(finished.plan, result, seconds)
-            self.clock.device_wait += collected - dispatched
-            self.clock.host += self._now() - collected
+            events += self._finish(finished)
         if started is not None and started.plan.constrained:
-            events += self._draw(started.pending)
+            events += self._draw(started.plan, started.pending)
         return events
+
+    def settle(self) -> None:
+        """Finishes the step that is on the device, so that what it used may change. The next `step` returns what it did
+        for its streams."""
+        finished, self._in_flight = self._in_flight, None
+        if finished is not None:
+            self._settled += self._finish(finished)
+
+    def _finish(self, finished: InFlight) -> list[TokenEvent]:
+        begin = self._now()
+        result = finished.pending.collect()
+        collected = self._now()
+        # The device began it when it was there, and the step before it done.
+        seconds = collected - max(finished.dispatched_at, self._collected_at)
+        self._collected_at = collected
+        events = self.scheduler.commit(finished.plan, result, seconds)
+        self.clock.device_wait += collected - begin
+        self.clock.host += self._now() - collected
+        return [self._signed(event) for event in events] if self.weights else events
+
+    def _signed(self, event: TokenEvent) -> TokenEvent:
+        """A stream's first event and its last one name the weights that drew them."""
+        if event.queue_seconds is None and event.finish_reason is None:
+            return event
+        return replace(event, weights=self.weights)
 
     def expire(self) -> list[TokenEvent]:
         """The ends of streams whose deadline has come while no step begins."""
         self.scheduler.expire(self._now())
         return self.scheduler.take_ended()
 
-    def _draw(self, pending: Pending) -> list[TokenEvent]:
+    def _draw(self, plan: StepPlan, pending: Pending) -> list[TokenEvent]:
         """Dispatches the draw of a step under grammars. A stream whose grammar fails ends here."""
         owners = self.scheduler.constrained()
         constraints: list[Constraint | None] = []
@@ -124,7 +151,12 @@ class EngineLoop:
             if constraint is not None:
                 constraint.follow(owner.tokens, owner.num_prompt)
             constraints.append(constraint)
-        pending.draw(self.masks.of(constraints))
+        if isinstance(pending, PendingGuesses):
+            guesses = pending.guessed()
+            masks = self.masks.of_guesses(owners, constraints, [guesses[i] for i in plan.constrained])
+        else:
+            masks = self.masks.of(constraints)
+        pending.draw(masks)
         for owner, constraint in zip(owners, constraints, strict=True):
             if constraint is not None and constraint.failure is not None:
                 event = self.scheduler.abort(owner.request_id, error=f"{GRAMMAR_FAILED}: {constraint.failure}")

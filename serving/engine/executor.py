@@ -21,15 +21,20 @@ from models.split_experts import Wish, log_ways, split_experts
 from models.stages import Stages
 from pallas_kernels.dispatch import AttentionBody
 from pallas_kernels.ragged import Pool
+from serving.engine.adapted_programs import AdaptedPrograms, compile_adapted
+from serving.engine.adapter_stacks import AdapterStacks
 from serving.engine.batch import BatchPacker, PackedBatch
+from serving.engine.device_memory import DeviceMemory, Resident
 from serving.engine.limits import ExecutorLimits
 from serving.engine.pipeline import EarlierStages, lower_earlier
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
-from serving.engine.programs import Progress, compile_programs
+from serving.engine.programs import Programs, Progress, compile_programs
 from serving.engine.request import TokenLogprobs
 from serving.engine.sampler_rows import ALL_BITS, admission_arrays, init_rows, words_of
 from serving.engine.scores import ScoredTokens
 from serving.engine.stage import stages_of
+from serving.engine.verifier import Drawn as DrawnGuesses
+from serving.engine.verifier import PendingGuesses, Verifier, compile_verifier
 from sharding.host_data import put_tree
 from sharding.mesh import everywhere, one_device
 
@@ -51,9 +56,11 @@ class Executor:
         progress: Progress | None = None,
         mesh: Mesh | None = None,
         expert_exchange: Wish = "auto",
+        adapters: AdapterStacks | None = None,
     ) -> None:
         """The weights lie on the mesh already (see `sharding.params` and `models.stages`); without one all is on the
         default device. With a pipeline this is one of its lanes (see `lanes.py`); `beside` makes the others.
+        `adapters` None: no sequence may have one.
         """
         mesh = mesh or one_device()
         self.limits = limits
@@ -63,7 +70,6 @@ class Executor:
             log_ways(mesh, expert_exchange, shape.experts, shape.experts_per_token, limits.token_buckets)
         *earlier, last = stages_of(model, shape, limits, attention, cache_dtype, mesh)
         self._mesh = last.mesh
-        self._weights = last.weights
         self._begin_rows()
         layouts = [limits.layout_for(bucket) for bucket in limits.token_buckets]
         self._earlier: EarlierStages | None = None
@@ -71,10 +77,25 @@ class Executor:
         if earlier:
             lowered, entering = lower_earlier(earlier, last, layouts, self._rows)
             self._earlier = EarlierStages(earlier, last, lowered, progress)
-        self._pages = _Pages(last.empty_pool())
+        self._resident = Resident(last.weights, last.empty_pool())
+        others = () if self._earlier is None else self._earlier.residents
+        self.memory = DeviceMemory((*others, self._resident), [*earlier, last])
         self.programs = compile_programs(
-            last.program, layouts, self._weights, self.pool, self._rows, progress, entering, limits.decode_rounds
+            last.program, layouts, last.weights, self.pool, self._rows, progress, entering, limits.decode_rounds
         )
+
+        self._verifier: Verifier | None = None
+        if limits.guessed_buckets:
+            guessed = [limits.layout_for(bucket) for bucket in limits.guessed_buckets]
+            self._verifier = compile_verifier(
+                last.program, guessed, last.weights, self.pool, self._rows, limits.guesses, progress=progress
+            )
+
+        self.adapters = adapters
+        self._adapted: AdaptedPrograms | None = None
+        if adapters is not None:
+            shared = (layouts, last.weights, self.pool, self._rows, limits.decode_rounds)
+            self._adapted = compile_adapted(adapters, last.program, *shared, progress)
 
     def beside(self) -> "Executor":
         """One for other rows, over the same weights, pages and programs."""
@@ -92,13 +113,18 @@ class Executor:
 
     @property
     def pool(self) -> Pool:
-        return self._pages.pool
+        return self._resident.pool
+
+    @property
+    def _weights(self) -> tuple[Array, ...]:
+        return self._resident.weights
 
     @property
     def programs_compiled(self) -> int:
-        return self.programs.count + (0 if self._earlier is None else self._earlier.count)
+        others = [part.count for part in (self._earlier, self._verifier, self._adapted) if part is not None]
+        return self.programs.count + sum(others)
 
-    def dispatch(self, plan: StepPlan) -> "PendingStep":
+    def dispatch(self, plan: StepPlan) -> "PendingStep | PendingGuesses":
         """Starts a step and returns at once. `collect` on what it returns waits for the tokens. Where ranges are
         constrained, nothing is drawn before `draw` has their masks, which must be before the next dispatch.
         """
@@ -108,12 +134,15 @@ class Executor:
             self._admit(admission)
         batch = self._packer.pack(plan)
         layout = batch.layout
+        if plan.guesses:
+            return self._dispatch_guesses(plan, batch)
         if plan.rounds > 1:
             return self._dispatch_rounds(plan, batch)
         last = self._rows.last_token
         handed = () if self._earlier is None else (self._earlier.run(layout, last, batch.vector),)
-        self._pages.pool, last_token, tokens, logits, sequences, hidden = self.programs.forward[layout](
-            self._weights, self.pool, last, batch.vector, *handed
+        programs, weights = self._programs_of(batch)
+        self._resident.pool, last_token, tokens, logits, sequences, hidden = programs.forward[layout](
+            weights, self.pool, last, batch.vector, *handed
         )
         self._rows = replace(self._rows, last_token=last_token)
         prompt_ids, prompt_scores = self._score_prompt(plan, batch, hidden) if batch.prompt_logprobs else (None, None)
@@ -126,14 +155,48 @@ class Executor:
             self._rows, tokens = self.programs.sample[layout.all_sequences](self._rows, logits, sequences)
         return PendingStep(plan, batch, self._drawn(batch, logits, tokens), None, prompt_ids, prompt_scores)
 
+    def _programs_of(self, batch: PackedBatch) -> tuple[Programs | AdaptedPrograms, Any]:
+        """The programs for a step, and the weights that they take."""
+        if not batch.adapted:
+            return self.programs, self._weights
+        if self.adapters is None or self._adapted is None:
+            raise ValueError("a step with adapters, for which no programs were compiled")
+        return self._adapted, (self._weights, self.adapters.arrays)
+
     def _dispatch_rounds(self, plan: StepPlan, batch: PackedBatch) -> "PendingStep":
         if plan.rounds != self.limits.decode_rounds:
             raise ValueError(f"a step of {plan.rounds} rounds; programs of {self.limits.decode_rounds} were compiled")
-        self._pages.pool, self._rows, tokens = self.programs.decode_rounds[batch.layout](
-            self._weights, self.pool, self._rows, batch.vector
+        programs, weights = self._programs_of(batch)
+        self._resident.pool, self._rows, tokens = programs.decode_rounds[batch.layout](
+            weights, self.pool, self._rows, batch.vector
         )
         tokens.copy_to_host_async()
         return PendingStep(plan, batch, (tokens, None), None, None, None)
+
+    def _dispatch_guesses(self, plan: StepPlan, batch: PackedBatch) -> PendingGuesses:
+        verifier, layout = self._verifier, batch.layout
+        if verifier is None:
+            raise ValueError("a step with guesses, for which no programs were compiled")
+        self._resident.pool, *drawn_from = verifier.forward[layout](
+            self._weights, self.pool, self._rows.last_token, batch.vector
+        )
+
+        def draw(masks: np.ndarray | None) -> DrawnGuesses:
+            if masks is None:
+                self._rows, *drawn = verifier.draw[layout](self._rows, *drawn_from)
+            else:
+                every = verifier.masks_of(plan, batch, masks)
+                self._rows, *drawn = verifier.draw_masked[layout](self._rows, *drawn_from, every)
+            tokens, scores = drawn
+            for array in jax.tree.leaves((tokens, scores) if batch.logprobs else tokens):
+                array.copy_to_host_async()
+            return tokens, scores
+
+        guesses = drawn_from[-1]
+        guesses.copy_to_host_async()
+        if plan.constrained:
+            return PendingGuesses(plan, batch, guesses, draw, None)
+        return PendingGuesses(plan, batch, guesses, None, draw(None))
 
     def _draw_masked(
         self, plan: StepPlan, batch: PackedBatch, logits: Array, sequences: Array, masks: np.ndarray
@@ -169,13 +232,6 @@ class Executor:
                 following = self._prompts[r.row][r.start + 1 : r.start + 1 + r.length]
                 next_ids[begin : begin + len(following)] = following
         return next_ids, self.programs.score_prompt[batch.layout.all_tokens](self._weights, hidden, next_ids)
-
-
-@dataclass(slots=True)
-class _Pages:
-    """The pool of the last stage, which each step takes and gives back."""
-
-    pool: Pool
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ is at the first, and with as many lanes as stages none of the devices has to wai
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,9 +38,10 @@ class Lane(Protocol):
 class LaneExecutor:
     """An executor of rows that lanes share out: row r of a data shard is row r // lanes of lane r % lanes."""
 
-    def __init__(self, lanes: list[Lane]) -> None:
-        """All with the same limits, and over the same weights and pages."""
+    def __init__(self, lanes: list[Lane], memory: Any = None) -> None:
+        """All with the same limits, and over the same weights and pages, whose `DeviceMemory` is `memory`."""
         self._lanes = lanes
+        self.memory = memory
         of_a_lane = lanes[0].limits
         self.limits = dataclasses.replace(of_a_lane, max_num_seqs=of_a_lane.max_num_seqs * len(lanes))
         self.vocab_size = lanes[0].vocab_size

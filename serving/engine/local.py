@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from serving.config import Deployment
+from serving.engine.adapter_lease import AdapterLease
+from serving.engine.adapters import AdapterMemory, Adapters, no_adapters
 from serving.engine.block_pool import BlockPool
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.constraint import Constraint
@@ -23,20 +25,32 @@ from serving.engine.engine import EngineLoop, StepExecutor
 from serving.engine.grammars import GrammarCounters, Grammars
 from serving.engine.intake import refuse_beside_grammar
 from serving.engine.limits import ExecutorLimits
-from serving.engine.operation import Operation, OperationReport
+from serving.engine.live_model import LiveModel, namespace_of
+from serving.engine.operation import EngineState, Operation, OperationReport, Wake
 from serving.engine.operations import perform
 from serving.engine.prefix_pins import PinnedPrefix
-from serving.engine.request import GenerateRequest, TokenEvent
+from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
 from serving.engine.scheduler import Scheduler
 from serving.engine.shards import ShardedScheduler, scheduler_for
+from serving.engine.speculation.speculator import speculator_for
 from serving.engine.vocabulary import Vocabulary
 from serving.engine.watchdog import StepWatchdog
-from serving.errors import EngineError, EngineUnavailableError, UnsupportedError, WeftError
+from serving.errors import (
+    EngineError,
+    EngineUnavailableError,
+    OverloadedError,
+    RequestError,
+    UnsupportedError,
+    WeftError,
+)
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ASLEEP_RETRY_SECONDS = 30.0
+
+_SHORTEST_SECONDS = 1e-3  # of a deadline that passes in this moment: the scheduler will say so
 _LOOK_SECONDS = 0.5  # at the deadlines of streams that wait while no step begins
 
 
@@ -60,6 +74,7 @@ class Stream:
     request: GenerateRequest
     loop: asyncio.AbstractEventLoop
     constraint: Constraint | None = None  # its grammar's
+    adapter: AdapterLease | None = None
     arrived: deque[TokenEvent | Exception] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -110,9 +125,18 @@ class LocalEngine:
         on_failure: Callable[[BaseException], None] | None = None,
         grammars: Grammars | None = None,
         encoder: TextEncoder | None = None,
+        model: LiveModel | None = None,
+        wake_on_request: bool = False,
+        adapters: Adapters | None = None,
     ) -> None:
-        """`grammars` None: requests that have one are refused; `encoder` None: there is no `embedder`."""
+        """`grammars` None: requests that have one are refused; `encoder` None: there is no `embedder`; `model` None:
+        the engine cannot sleep, nor take other weights."""
         self._loop = loop
+        self.model = model
+        self._wake_on_request = wake_on_request
+        self.adapters = adapters
+        if adapters is not None:
+            adapters.run_on(self.between_steps)
         self._grammars = grammars
         self._info = info
         self._watchdog = watchdog
@@ -161,8 +185,16 @@ class LocalEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         self._refuse_if_down()
+        if self._loop.state == EngineState.ASLEEP:
+            await self._wake_for_request()
         constraint = await self._constraint(request)
-        stream = Stream(request, asyncio.get_running_loop(), constraint)
+        lease = None
+        if request.adapter:
+            request, lease = await self._leased(request)
+            if lease is None:
+                yield TokenEvent(request_id=request.request_id, finish_reason=FinishReason.DEADLINE)
+                return
+        stream = Stream(request, asyncio.get_running_loop(), constraint, lease)
         self._send(stream)
         ended = False
         try:
@@ -176,6 +208,37 @@ class LocalEngine:
         finally:
             if not ended:
                 self._send(request.request_id)
+            if lease is not None and self.adapters is not None:  # after the abort, which is read before the next load
+                self.adapters.release(lease)
+
+    async def _leased(self, request: GenerateRequest) -> tuple[GenerateRequest, AdapterLease | None]:
+        """The request with what is left of its deadline, and its adapter's slot; None where the deadline came first."""
+        if self.adapters is None:
+            raise no_adapters()
+        begin, limit = time.monotonic(), request.deadline_seconds
+        lease = None
+        try:
+            async with asyncio.timeout(limit):
+                lease = await self.adapters.lease(request.adapter)
+        except TimeoutError:
+            return request, None
+        if limit is not None:
+            left = max(limit - (time.monotonic() - begin), _SHORTEST_SECONDS)
+            request = dataclasses.replace(request, deadline_seconds=left)
+        return request, lease
+
+    async def _wake_for_request(self) -> None:
+        if not self._wake_on_request:
+            raise OverloadedError(
+                "the engine sleeps until it is woken", retry_after=ASLEEP_RETRY_SECONDS, code="engine_asleep"
+            )
+        try:
+            await self.operate(Wake())
+        except RequestError as error:
+            if error.code != "engine_not_asleep":  # another request has woken it
+                raise EngineUnavailableError(
+                    f"the engine cannot wake: {error.message}", code="engine_asleep"
+                ) from error
 
     async def _constraint(self, request: GenerateRequest) -> Constraint | None:
         if request.grammar is None:
@@ -200,7 +263,14 @@ class LocalEngine:
 
     async def on_loop(self, work: Callable[[EngineLoop], T]) -> T:
         """Implements `LiveEngine`."""
-        return await self.between_steps(lambda: work(self._loop))
+
+        def counted() -> T:
+            try:
+                return work(self._loop)
+            finally:
+                self._stats = self._snapshot()  # first, so that whoever has the answer sees what it changed
+
+        return await self.between_steps(counted)
 
     async def between_steps(self, work: Callable[[], T]) -> T:
         """What `work` returns or raises, run on the loop's thread, under its watchdog."""
@@ -278,7 +348,7 @@ class LocalEngine:
                 self._answer(item)
                 continue
             try:
-                self._loop.scheduler.add(item.request, self._loop.now(), item.constraint)
+                self._loop.scheduler.add(item.request, self._loop.now(), item.constraint, item.adapter)
             except WeftError as error:
                 item.loop.call_soon_threadsafe(item.put, error)
             else:
@@ -335,6 +405,8 @@ class LocalEngine:
             deadline_stops=scheduler.deadline_stops,
             tenant_service=scheduler.tenant_service,
             state=self._loop.state,
+            wakes_on_request=self._wake_on_request,
+            weights=self._loop.weights,
             host_seconds=self._loop.clock.host,
             device_wait_seconds=self._loop.clock.device_wait,
             mask_seconds=self._loop.masks.seconds,
@@ -354,15 +426,18 @@ def start_local_engine(
     watchdog: StepWatchdog | None = None,
     vocabulary: Callable[[], Vocabulary] | None = None,
     encoder: TextEncoder | None = None,
+    model: LiveModel | None = None,
+    version: str = "",
+    stacks: AdapterMemory | None = None,
 ) -> LocalEngine:
     """A scheduler and a loop around an executor, running. `watchdog` None: one with the deployment's limit;
-    `vocabulary` None: no request may have a grammar."""
+    `vocabulary` None: no request may have a grammar; `version` is that of the weights, where it is known; `stacks` None:
+    there are no adapters."""
     limits, engine = executor.limits, deployment.engine
+    namespace = namespace_of(deployment.name, version)
 
     def pool() -> BlockPool:
-        return BlockPool(
-            limits.num_pages, limits.page_size, namespace=deployment.name, prefix_caching=engine.prefix_caching
-        )
+        return BlockPool(limits.num_pages, limits.page_size, namespace=namespace, prefix_caching=engine.prefix_caching)
 
     def scheduler(pool: BlockPool) -> Scheduler:
         return Scheduler(
@@ -376,6 +451,7 @@ def start_local_engine(
             target_inter_token=None if engine.target_inter_token_ms is None else engine.target_inter_token_ms / 1000,
             aging=engine.aging_seconds,
             decode_rounds=limits.decode_rounds if limits.shards == 1 else 1,
+            speculator=speculator_for(deployment.speculation, limits),
         )
 
     info = EngineInfo(
@@ -391,9 +467,11 @@ def start_local_engine(
     )
     watchdog = watchdog or StepWatchdog(engine.step_timeout_seconds)
     grammars = None if vocabulary is None else Grammars(vocabulary, executor.vocab_size)
-    return LocalEngine(
-        EngineLoop(scheduler_for(limits, pool, scheduler), executor), info, watchdog, on_failure, grammars, encoder
-    )
+    loop = EngineLoop(scheduler_for(limits, pool, scheduler), executor)
+    loop.weights = version
+    wakes = deployment.operations.wake_on_request
+    held = None if stacks is None else Adapters(stacks, deployment.adapters.named, engine.max_waiting)
+    return LocalEngine(loop, info, watchdog, on_failure, grammars, encoder, model, wakes, held)
 
 
 def _put_all(batch: list[tuple[Stream, TokenEvent]]) -> None:

@@ -7,6 +7,7 @@ They reach every body of the Engine protocol by its one method `operate`, and cr
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
@@ -26,7 +27,24 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Steps begin again. Does nothing where the engine runs."""
 
 
-Operation = Pause | Resume
+class Sleep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Pauses, and gives the memory of pages and weights back. Open streams lose their pages and wait. Does nothing
+    where the engine sleeps."""
+
+    weights: Literal["host", "none"] = "host"  # keep a copy in host memory, or read them from the checkpoint again
+
+
+class Wake(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Takes the memory back, and runs."""
+
+
+class LoadWeights(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Other weights for the same programs. Also of an engine that sleeps, which then sleeps on."""
+
+    checkpoint: str  # a folder inside of the one that the deployment names for this
+
+
+Operation = Pause | Resume | Sleep | Wake | LoadWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,3 +54,5 @@ class OperationReport:
     state: EngineState
     seconds: float = 0.0  # that it took
     open_streams: int | None = None  # that wait, or go on
+    weights: str | None = None  # the version of those that are served
+    freed_bytes: int | None = None  # of the devices

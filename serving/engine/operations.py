@@ -6,23 +6,20 @@ between two steps. Raises WeftError, before anything is changed, where it cannot
 """
 
 import dataclasses
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from serving.engine.engine import EngineLoop
-from serving.engine.operation import EngineState, Operation, OperationReport, Pause, Resume
+from serving.engine.live_engine import LiveEngine, report_of
+from serving.engine.operation import EngineState, LoadWeights, Operation, OperationReport, Pause, Resume, Sleep, Wake
+from serving.engine.sleep import sleep, wake
+from serving.engine.weight_update import load_weights
+from serving.errors import RequestError
+from serving.observability.logs import log_event
 
-T = TypeVar("T")
-
-
-class LiveEngine(Protocol):
-    """An engine whose loop runs on another thread."""
-
-    async def on_loop(self, work: Callable[[EngineLoop], T]) -> T:
-        """What `work` returns or raises, on the loop's thread between two steps; one step may be on the device."""
-        ...
-
+log = logging.getLogger(__name__)
 
 Handler = Callable[[Any, LiveEngine], Awaitable[OperationReport]]
 
@@ -30,7 +27,11 @@ Handler = Callable[[Any, LiveEngine], Awaitable[OperationReport]]
 async def perform(operation: Operation, engine: LiveEngine) -> OperationReport:
     begin = time.perf_counter()
     report = await HANDLERS[type(operation)](operation, engine)
-    return dataclasses.replace(report, seconds=time.perf_counter() - begin)
+    report = dataclasses.replace(report, seconds=time.perf_counter() - begin)
+    log_event(
+        log, "an operation is done", operation=type(operation).__name__, state=report.state, seconds=report.seconds
+    )
+    return report
 
 
 async def _pause(_: Pause, engine: LiveEngine) -> OperationReport:
@@ -42,9 +43,16 @@ async def _resume(_: Resume, engine: LiveEngine) -> OperationReport:
 
 
 def _set_state(loop: EngineLoop, state: EngineState) -> OperationReport:
+    if loop.state == EngineState.ASLEEP:
+        raise RequestError("the engine is asleep: wake it first", code="engine_asleep")
     loop.state = state
-    stats = loop.scheduler.stats
-    return OperationReport(state=state, open_streams=stats.running + stats.waiting)
+    return report_of(loop)
 
 
-HANDLERS: Mapping[type[Operation], Handler] = {Pause: _pause, Resume: _resume}
+HANDLERS: Mapping[type[Operation], Handler] = {
+    Pause: _pause,
+    Resume: _resume,
+    Sleep: sleep,
+    Wake: wake,
+    LoadWeights: load_weights,
+}

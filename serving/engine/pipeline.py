@@ -13,6 +13,7 @@ from jax import Array
 from jax.sharding import NamedSharding
 
 from serving.engine.batch import BatchLayout
+from serving.engine.device_memory import Resident
 from serving.engine.programs import Progress, compile_lowered, lower_programs, lower_stage
 from serving.engine.sampler_rows import SamplerRows
 from serving.engine.stage import Stage
@@ -53,7 +54,7 @@ def lower_steps(
 
 
 class EarlierStages:
-    """Runs all stages but the last. Their pools are its own."""
+    """Runs all stages but the last. What they hold on the devices are its `residents`."""
 
     def __init__(
         self,
@@ -66,8 +67,7 @@ class EarlierStages:
             (str(i), layout): low for i, of_stage in enumerate(lowered) for layout, low in of_stage.items()
         }
         compiled = compile_lowered(together, progress)
-        self._weights = [stage.weights for stage in stages]
-        self._pools = [stage.empty_pool() for stage in stages]
+        self.residents = [Resident(stage.weights, stage.empty_pool()) for stage in stages]
         self._programs: list[Mapping[BatchLayout, jax.stages.Compiled]] = [
             {layout: compiled[str(i), layout] for layout in of_stage} for i, of_stage in enumerate(lowered)
         ]
@@ -78,10 +78,8 @@ class EarlierStages:
     def run(self, layout: BatchLayout, last_token: Array, vector: np.ndarray) -> Array:
         """Hidden states [T, D] on the last stage's devices."""
         passed = jax.device_put(last_token, self._source)
-        for i, (weights, programs, there) in enumerate(
-            zip(self._weights, self._programs, self._handed_to, strict=True)
-        ):
-            self._pools[i], passed = programs[layout](weights, self._pools[i], passed, vector)
+        for resident, programs, there in zip(self.residents, self._programs, self._handed_to, strict=True):
+            resident.pool, passed = programs[layout](resident.weights, resident.pool, passed, vector)
             passed = jax.device_put(passed, there)
         return passed
 

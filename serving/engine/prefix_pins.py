@@ -26,6 +26,8 @@ class PinnedPrefix:
 class _Pin:
     expires_at: float
     num_pages: int
+    salt: str
+    token_ids: tuple[int, ...]
     missing: set[bytes]  # digests of pages that nobody has computed yet
     pages: list[int] = field(default_factory=list)
 
@@ -70,7 +72,7 @@ class PrefixPins:
                 code="pins_full",
             )
         digests = _digests(root_digest(self._pool.namespace, salt), token_ids, self._pool.page_size)
-        pin = _Pin(expires_at, count, set(digests))
+        pin = _Pin(expires_at, count, salt, token_ids, set(digests))
         for digest in digests:
             self._hold(pin, digest)
         self.unpin(name)
@@ -88,6 +90,18 @@ class PrefixPins:
     def expire(self, now: float) -> None:
         for name in [name for name, pin in self._pins.items() if pin.expires_at <= now]:
             self.unpin(name)
+
+    def release(self) -> None:
+        """Lets go of all pages. The pins stay: `renew` has them wait for pages to come."""
+        for pin in self._pins.values():
+            self._pool.release(pin.pages)
+            pin.pages = []
+
+    def renew(self) -> None:
+        """After `release`: each pin waits for its pages, by their names in the pool's namespace."""
+        for pin in self._pins.values():
+            root = root_digest(self._pool.namespace, pin.salt)
+            pin.missing = set(_digests(root, pin.token_ids, self._pool.page_size))
 
     def published(self, digest: bytes) -> None:
         """A page can be found by `digest`: held by the pins that wait for it."""

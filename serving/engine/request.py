@@ -26,6 +26,7 @@ class FinishReason(StrEnum):
     ABORT = "abort"  # the client left, or asked for it
     ERROR = "error"  # the engine failed on this request; `TokenEvent.error` says how
     DEADLINE = "timeout"  # its deadline passed, or could not be met
+    CONTENT_FILTER = "content_filter"  # a policy cut it: said by the API process, never by an engine
 
 
 class Priority(StrEnum):
@@ -110,6 +111,7 @@ class GenerateRequest:
     sampling: SamplingParams
     output_token_ids: tuple[int, ...] = ()
     cache_salt: str = ""  # separates prefix caches: pages are shared only between equal salts
+    adapter: str = ""  # the name of the one beside the model's weights; "": none
     grammar: GrammarSpec | None = None
     priority: Priority = Priority.STANDARD
     tenant: str = ""  # who is served fairly beside others of the class
@@ -140,5 +142,9 @@ class TokenEvent:
     stop_token_id: int | None = None  # the entry of stop_token_ids that ended the stream; None for an EOS
     cached_tokens: int | None = None  # with the first event: prompt tokens whose pages were reused
     queue_seconds: float | None = None  # with the first event: arrival to first planned
+    guessed_tokens: int = 0  # by speculation, in the step that this event is of
+    accepted_tokens: int = 0  # of those, how many are among `token_ids`
+    weights: str | None = None  # with the first event and the last one: the version of those that drew them
     error: str | None = None
+    flags: tuple[tuple[str, float], ...] = ()  # with the last event: what moderation noted, category and score
     error_param: str | None = None  # the field of the request at fault; None where it is the engine's

@@ -21,13 +21,15 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from heapq import nlargest
+from typing import Any
 
+from serving.engine.adapter_lease import AdapterLease
 from serving.engine.block_pool import BlockPool
 from serving.engine.constraint import Constraint
 from serving.engine.draft import Draft, Issued
 from serving.engine.finishing import finish_reason
 from serving.engine.intake import refuse_malformed, refuse_unfitting, refuse_unpinnable
-from serving.engine.plan import StepPlan, StepResult
+from serving.engine.plan import Range, RangeResult, StepPlan, StepResult
 from serving.engine.policies.aging import Aging
 from serving.engine.policies.deadline import Deadlines
 from serving.engine.policies.order import RANKS
@@ -36,8 +38,11 @@ from serving.engine.prefix_sharing import PrefixSharing
 from serving.engine.request import FinishReason, GenerateRequest, Priority, TokenEvent, TokenLogprobs
 from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence
+from serving.engine.speculation.speculator import Speculator
 from serving.engine.step_cost import StepCost, buckets_up_to
 from serving.engine.step_planner import BURST_SECONDS, StepPlanner
+from serving.engine.tiers.page_tiers import PageTiers
+from serving.engine.tiers.restores import Restores
 from serving.errors import OverloadedError, RequestError
 
 NOTHING_TO_DRAW = "no token can be drawn: every token is banned, or the logits are not finite"
@@ -76,8 +81,9 @@ class Scheduler:
     the same prefix. `token_buckets` are the step sizes that are compiled (empty: not known), `target_inter_token` the
     seconds that a step may take while streams of the foreground decode (None: any), `aging` the seconds for which
     a class may stand still, `decode_rounds` the tokens that the device draws of each sequence by itself where nothing
-    else is to be done, and that takes no more than `burst_seconds`. Times are seconds on one clock of the caller's.
-    Every plan that is returned must be run, in order.
+    else is to be done, and that takes no more than `burst_seconds`, `speculator` what guesses at tokens, `tiers` what keeps the pages that `pool` gives up:
+    their moves are to be run after each plan. Times are seconds on one clock of the caller's. Every plan that is
+    returned must be run, in order.
     """
 
     def __init__(
@@ -95,6 +101,8 @@ class Scheduler:
         aging: float = 30.0,
         decode_rounds: int = 1,
         burst_seconds: float = BURST_SECONDS,
+        speculator: Speculator | None = None,
+        tiers: PageTiers | None = None,
     ) -> None:
         if not 1 <= max_num_seqs <= max_num_batched_tokens:
             raise ValueError(
@@ -110,6 +118,7 @@ class Scheduler:
         self._sharing = sharing
         self._roster = Roster(pool, sharing, num_rows=max_num_seqs)
         self._cost = StepCost(token_buckets or buckets_up_to(max_num_batched_tokens))
+        self._restores = None if tiers is None else Restores(pool, self._pins, tiers, self._cost)
         self._planner = StepPlanner(
             self._roster,
             self._cost,
@@ -118,7 +127,10 @@ class Scheduler:
             max_model_len=max_model_len,
             decode_rounds=decode_rounds,
             burst_seconds=burst_seconds,
+            speculator=speculator,
+            restores=self._restores,
         )
+        self._speculator = speculator
         self._deadlines = Deadlines()
         self._aging = Aging(aging)
         self._issued: deque[Issued] = deque()
@@ -143,6 +155,11 @@ class Scheduler:
         return len(self._issued)
 
     @property
+    def is_restoring(self) -> bool:
+        """Whether pages are on their way to the device, so that a plan may have nothing to do until they come."""
+        return self._restores is not None and self._restores.is_waiting
+
+    @property
     def stats(self) -> SchedulerStats:
         waiting = self._roster.waiting
         return SchedulerStats(
@@ -165,8 +182,14 @@ class Scheduler:
             tenant_service=self._tenant_service,
         )
 
-    def add(self, request: GenerateRequest, now: float, constraint: Constraint | None = None) -> None:
-        """Queues a request that is certain to be able to run. `constraint` is its grammar's.
+    def add(
+        self,
+        request: GenerateRequest,
+        now: float,
+        constraint: Constraint | None = None,
+        adapter: AdapterLease | None = None,
+    ) -> None:
+        """Queues a request that is certain to be able to run. `constraint` is its grammar's, `adapter` holds its slot.
 
         Raises ContextLengthError where it does not fit the window or the pool, RequestError where it is malformed,
         OverloadedError where the queue is full.
@@ -188,6 +211,7 @@ class Scheduler:
             constraint=constraint,
             rank=RANKS[request.priority],
             account=self._roster.waiting.account(request),
+            adapter=adapter,
         )
         refuse_unfitting(sequence, self._pool, max_model_len=self._max_model_len)
         waiting = len(self._roster.waiting)
@@ -229,21 +253,38 @@ class Scheduler:
         if len(self._issued) > 1:
             raise RuntimeError("two steps are in flight: commit one before planning the next")
         self.expire(now)
+        if self._restores is not None:
+            self._restores.begin_plan()
         for sequence in self._aging.new_elders(self._roster, now):
             self._roster.promote(sequence)
+        if self._speculator is not None and self._waits_for_tokens(self._speculator):
+            return None
         draft = self._planner.draft(now)
         for sequence in draft.hopeless:
             self._end_at_deadline(sequence)
         if now - self._tenants_counted_at >= _TENANTS_EVERY:
             self._tenants_counted_at = now
             self._tenant_service = most_served((a.tenant, a.charged) for a in self._roster.waiting.accounts())
-        return self._issue(draft)
+        return self._issue(draft, now)
 
     def expire(self, now: float) -> None:
         """Ends pins and streams whose time has come, as every plan does first."""
         self._pins.expire(now)
         for sequence in self._deadlines.expired(now):
             self._end_at_deadline(sequence)
+
+    def forget_pages(self, namespace: str) -> None:
+        """What the pages hold is lost, or was computed with other weights, and pages to come are known by another
+        namespace. Streams that run go back to the queue, and are computed again from their tokens; pins wait for
+        their pages. With no plan in flight."""
+        assert not self._issued
+        for sequence in [*self._roster.background, *self._roster.foreground]:
+            self._roster.preempt(sequence)
+        self._pins.release()
+        self._pool.forget(namespace)
+        self._pins.renew()
+        for sequence in self._roster:
+            sequence.name_pages(namespace)
 
     def take_ended(self) -> list[TokenEvent]:
         """The last events of streams that plans have ended since this was last asked."""
@@ -268,7 +309,7 @@ class Scheduler:
         if [planned.samples for planned in plan.ranges] != [found.token_id is not None for found in result.ranges]:
             raise ValueError(f"step {plan.step}: a range that samples must have a token, and no other may")
         issued = self._issued.popleft()
-        if seconds is not None:
+        if seconds is not None and not plan.guesses:
             self._cost.observe(issued.num_tokens, seconds / plan.rounds)
         events: list[TokenEvent] = []
         accepted = 0
@@ -286,11 +327,14 @@ class Scheduler:
                 self._roster.remove(sequence)
                 events.append(sequence.event(reason=FinishReason.ERROR, error=NOTHING_TO_DRAW))
             else:
+                if planned.guesses:
+                    sequence.settle(planned, len(computed.following))
                 event = self._accept(sequence, planned.num_output, token_id, computed.logprobs)
-                accepted += 1
                 if computed.following and event.finish_reason is None:
-                    event = self._accept_following(sequence, planned.num_output, event, computed.following)
-                    accepted += len(event.token_ids) - 1
+                    event = self._accept_following(sequence, planned.num_output, event, computed)
+                if planned.guesses:
+                    event = self._judge(sequence, planned, computed, event)
+                accepted += len(event.token_ids)
                 events.append(event)
         self._generation_tokens += accepted
         return events
@@ -300,19 +344,41 @@ class Scheduler:
         self._roster.check(self._pins.tables)
         for sequence in self._roster:
             samples = [
-                issued.plan.rounds
+                issued.plan.rounds + planned.guesses
                 for issued in self._issued
                 for owner, planned in zip(issued.owners, issued.plan.ranges, strict=True)
                 if owner is sequence and planned.samples
             ]
             assert len(samples) <= sequence.in_flight <= sum(samples)
 
-    def _issue(self, draft: Draft) -> StepPlan | None:
+    def _waits_for_tokens(self, speculator: Speculator) -> bool:
+        """Whether the next plan must know the tokens that are in flight, or would be better for it."""
+        if not self._issued:
+            return False
+        newest, roster = self._issued[-1].plan, self._roster
+        if newest.guesses:
+            return True
+        if newest.num_decode < len(newest.ranges) or newest.admissions or (len(roster.waiting) and roster.free_rows):
+            return False
+        return speculator.would_guess([*roster.foreground, *roster.background])
+
+    def _judge(self, sequence: Sequence, planned: Range, computed: RangeResult, event: TokenEvent) -> TokenEvent:
+        """`event` with what became of the guesses of its range."""
+        assert self._speculator is not None
+        self._speculator.observe(sequence, planned, len(computed.following))
+        delivered = max(len(event.token_ids) - 1, 0)
+        return replace(event, guessed_tokens=planned.guesses, accepted_tokens=delivered)
+
+    def _issue(self, draft: Draft, now: float) -> StepPlan | None:
         if not draft.decoding and not draft.prefilling:
+            if self._speculator is not None and not self._issued:
+                self._speculator.rest()
             return None
         issued = draft.issue(self._steps)
         self._steps += 1
         self._issued.append(issued)
+        if self._speculator is not None:
+            self._speculator.issue(issued.plan, issued.owners, now)
         for sequence, planned in zip(issued.owners, issued.plan.ranges, strict=True):
             if planned.start < sequence.num_prompt:
                 self._prompt_tokens += min(planned.start + planned.length, sequence.num_prompt) - planned.start
@@ -342,22 +408,23 @@ class Scheduler:
         return sequence.event(token_id, logprobs, reason, stop_token_id)
 
     def _accept_following(
-        self, sequence: Sequence, num_output: int, event: TokenEvent, following: tuple[int, ...]
+        self, sequence: Sequence, num_output: int, event: TokenEvent, computed: RangeResult
     ) -> TokenEvent:
-        """`event` with the tokens of further rounds, up to the one that ends the stream."""
-        token_ids = list(event.token_ids)
-        for number, token_id in enumerate(following, num_output + 1):
+        """`event` with the tokens that follow, up to the one that ends the stream."""
+        token_ids, logprobs = list(event.token_ids), list(event.logprobs)
+        ended: dict[str, Any] = {}
+        for number, token_id in enumerate(computed.following, 1):
             if token_id < 0:
                 self._roster.remove(sequence)
-                return replace(
-                    event, token_ids=tuple(token_ids), finish_reason=FinishReason.ERROR, error=NOTHING_TO_DRAW
-                )
+                ended = {"finish_reason": FinishReason.ERROR, "error": NOTHING_TO_DRAW}
+                break
             token_ids.append(token_id)
-            last = self._accept(sequence, number, token_id, None)
+            logprobs += computed.following_logprobs[number - 1 : number]
+            last = self._accept(sequence, num_output + number, token_id, None)
             if last.finish_reason is not None:
-                reason, stop = last.finish_reason, last.stop_token_id
-                return replace(event, token_ids=tuple(token_ids), finish_reason=reason, stop_token_id=stop)
-        return replace(event, token_ids=tuple(token_ids))
+                ended = {"finish_reason": last.finish_reason, "stop_token_id": last.stop_token_id}
+                break
+        return replace(event, token_ids=tuple(token_ids), logprobs=tuple(logprobs), **ended)
 
     def _end_at_deadline(self, sequence: Sequence) -> None:
         if sequence.queue_seconds is None:

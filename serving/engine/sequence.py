@@ -12,11 +12,13 @@ counts the tokens in flight. In decode that is one position.
 import math
 from collections.abc import Iterable
 
+from serving.engine.adapter_lease import AdapterLease
 from serving.engine.constraint import Constraint
 from serving.engine.page_hash import page_digest, root_digest
 from serving.engine.plan import Admission, Range, RangeResult
 from serving.engine.policies.fairness import Account, output_charge
 from serving.engine.request import FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
+from serving.engine.speculation.guessing import Guessing
 
 
 class Sequence:
@@ -24,6 +26,7 @@ class Sequence:
 
     __slots__ = (
         "account",
+        "adapter",
         "arrival_number",
         "arrival_time",
         "cached_tokens",
@@ -35,6 +38,7 @@ class Sequence:
         "finished",
         "furthest",
         "gathered",
+        "guessing",
         "in_flight",
         "max_length",
         "num_positions",
@@ -71,6 +75,7 @@ class Sequence:
         constraint: Constraint | None = None,
         rank: int = 0,
         account: Account | None = None,
+        adapter: AdapterLease | None = None,
     ) -> None:
         sampling = request.sampling
         self.request = request
@@ -99,8 +104,8 @@ class Sequence:
         self.in_flight = 0
         self.num_published = 0  # leading pages that were shared with us or offered by us to the prefix cache
 
-        self.root = root_digest(namespace, request.cache_salt)
-        self.digests: list[bytes] = []
+        self.adapter = adapter
+        self.name_pages(namespace)
         self.rank = rank  # see `policies/order.py`
         self.account = account or Account(request.tenant)
         self.token_charge = output_charge(request.tenant_weight)
@@ -109,10 +114,18 @@ class Sequence:
         self.furthest = 0  # the most that `computed` has been before a preemption
         self.share_waits = 0  # plans spent waiting for pages that others compute
 
+        self.guessing: Guessing | None = None  # where the engine speculates
+
         self.started = False  # the first event was sent
         self.finished = False
         self.cached_tokens: int | None = None  # at first admission
         self.queue_seconds: float | None = None
+
+    def name_pages(self, namespace: str) -> None:
+        """What its pages will be known by. While it has none."""
+        of_adapter = b"" if self.adapter is None else self.adapter.digest
+        self.root = root_digest(namespace, self.request.cache_salt, of_adapter)
+        self.digests: list[bytes] = []
 
     @property
     def remaining(self) -> int:
@@ -174,6 +187,7 @@ class Sequence:
             sampling=self.sampling,
             prompt_token_ids=self.request.prompt_token_ids,
             output_token_ids=tuple(self.tokens[self.num_prompt :]),
+            adapter=0 if self.adapter is None else self.adapter.slot + 1,
         )
 
     def leave(self) -> None:
@@ -211,6 +225,17 @@ class Sequence:
         further = min(rounds - 1, self.num_positions - self.computed)
         self.computed += further
         self.in_flight += further
+
+    def guess(self, count: int) -> None:
+        """Lengthens the range just planned, of one position that samples, by so many guesses."""
+        self.computed += count
+        self.in_flight += count
+
+    def settle(self, planned: Range, accepted: int) -> None:
+        """Of a range with guesses, in flight alone, so many were right: what was written for the others is not there,
+        and the token that was drawn in place of the first of them has yet to be computed."""
+        self.computed = planned.start + planned.length - planned.guesses + accepted
+        self.in_flight = 1 + accepted
 
     def gather(self, planned: Range, result: RangeResult) -> None:
         """Keeps the prompt logprobs of a range. After preemption some positions are computed, and scored, again."""

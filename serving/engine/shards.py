@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from serving.engine.adapter_lease import AdapterLease
 from serving.engine.block_pool import BlockPool
 from serving.engine.constraint import Constraint
 from serving.engine.limits import ExecutorLimits
@@ -37,10 +38,13 @@ def choose_shard(loads: Sequence[ShardLoad], slack: int) -> int:
     return min(fitting, key=lambda shard: (-loads[shard].cached, loads[shard].streams, shard))
 
 
-def cached_pages(request: GenerateRequest, pools: Sequence[BlockPool]) -> list[int]:
+def cached_pages(
+    request: GenerateRequest, pools: Sequence[BlockPool], adapter: AdapterLease | None = None
+) -> list[int]:
     """How many leading pages of the request's tokens each pool has."""
+    of_adapter = b"" if adapter is None else adapter.digest
     tokens = [*request.prompt_token_ids, *request.output_token_ids]
-    size, digest = pools[0].page_size, root_digest(pools[0].namespace, request.cache_salt)
+    size, digest = pools[0].page_size, root_digest(pools[0].namespace, request.cache_salt, of_adapter)
     found, searched = [0] * len(pools), [pool.prefix_caching for pool in pools]
     for index in range((len(tokens) - 1) // size):
         digest = page_digest(digest, tokens[index * size : (index + 1) * size])
@@ -89,17 +93,23 @@ class ShardedScheduler:
         service = most_served(entry for stats in every for entry in stats.tenant_service)
         return SchedulerStats(**summed | {"steps": self._steps}, tenant_service=service)
 
-    def add(self, request: GenerateRequest, now: float, constraint: Constraint | None = None) -> None:
+    def add(
+        self,
+        request: GenerateRequest,
+        now: float,
+        constraint: Constraint | None = None,
+        adapter: AdapterLease | None = None,
+    ) -> None:
         """Raises as Scheduler.add does."""
         shard = self._shard_of.get(request.request_id)
         if shard is None:
-            cached = cached_pages(request, self._pools)
+            cached = cached_pages(request, self._pools, adapter)
             every = [scheduler.stats for scheduler in self._schedulers]
             loads = [
                 ShardLoad(stats.running + stats.waiting, pages) for stats, pages in zip(every, cached, strict=True)
             ]
             shard = choose_shard(loads, slack=max(1, self._rows // 4))
-        self._schedulers[shard].add(request, now, constraint)
+        self._schedulers[shard].add(request, now, constraint, adapter)
         self._shard_of[request.request_id] = shard
 
     def abort(self, request_id: str, *, error: str | None = None) -> TokenEvent | None:
@@ -118,6 +128,10 @@ class ShardedScheduler:
     def expire(self, now: float) -> None:
         for scheduler in self._schedulers:
             scheduler.expire(now)
+
+    def forget_pages(self, namespace: str) -> None:
+        for scheduler in self._schedulers:
+            scheduler.forget_pages(namespace)
 
     def take_ended(self) -> list[TokenEvent]:
         ended = [event for scheduler in self._schedulers for event in scheduler.take_ended()]

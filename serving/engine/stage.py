@@ -34,7 +34,11 @@ class Stage:
         return self.program.mesh
 
     def empty_pool(self) -> Pool:
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), self.pool)
+        return empty_pool(self.pool)
+
+
+def empty_pool(form: Pool) -> Pool:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), form)
 
 
 def stages_of(

@@ -1,0 +1,56 @@
+"""Other weights for the programs that run, without a restart.
+
+    check     config, forms, tokenizer, room         nothing is touched; a refusal leaves all as it is
+    read      onto the devices, beside the old ones  the engine goes on, on one device; on several it holds its steps,
+                                                     since the programs of two threads could wait for each other there
+    install   between two steps                      the pages of the old weights are forgotten
+
+Streams that are open go on with the new weights: their tokens so far are computed again, and the next one is drawn by
+the new weights. A stream's first event and its last one name the weights that drew them.
+"""
+
+import asyncio
+from pathlib import Path
+
+from serving.engine.engine import EngineLoop
+from serving.engine.live_engine import LiveEngine, model_of, report_of
+from serving.engine.live_model import LiveModel
+from serving.engine.operation import LoadWeights, OperationReport
+from serving.engine.weights_fingerprint import weights_fingerprint
+
+
+async def load_weights(operation: LoadWeights, engine: LiveEngine) -> OperationReport:
+    model = model_of(engine)
+    folder = model.find(operation.checkpoint)
+    async with model.exclusively():
+        room = model.memory.bytes_needed_beside
+        await asyncio.to_thread(model.source.check, folder, room)
+        version = await asyncio.to_thread(weights_fingerprint, folder)
+        halts = model.source.num_devices > 1
+        if halts:
+            await engine.on_loop(_hold)
+        try:
+            stages = await asyncio.to_thread(model.source.read, folder)
+            return await engine.on_loop(lambda loop: _install(loop, model, stages, folder, version))
+        finally:
+            if halts:
+                await engine.on_loop(_release)
+
+
+def _hold(loop: EngineLoop) -> None:
+    loop.settle()
+    loop.held = True
+
+
+def _release(loop: EngineLoop) -> None:
+    loop.held = False
+
+
+def _install(loop: EngineLoop, model: LiveModel, stages: list, folder: Path, version: str) -> OperationReport:
+    loop.settle()
+    model.memory.put_weights(stages)
+    model.checkpoint, model.version = folder, version
+    model.updates += 1
+    loop.scheduler.forget_pages(model.namespace)
+    loop.weights = version
+    return report_of(loop)
