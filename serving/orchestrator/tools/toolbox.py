@@ -1,0 +1,56 @@
+"""The tools of a deployment, and the servers that some of them are on."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from serving.orchestrator.tools.calculator import Calculator
+from serving.orchestrator.tools.code_interpreter import CodeInterpreter
+from serving.orchestrator.tools.dates import Dates
+from serving.orchestrator.tools.registry import ToolRegistry
+from serving.orchestrator.tools.sandbox import Sandbox, SandboxLimits
+from serving.settings.tools import CodeInterpreterConfig, ToolsConfig
+
+if TYPE_CHECKING:
+    from serving.orchestrator.tools.mcp_server import McpServer
+
+
+class Toolbox:
+    """Raises ConfigError where a tool lacks what it needs."""
+
+    def __init__(self, config: ToolsConfig | None = None) -> None:
+        config = config or ToolsConfig()
+        self.registry = ToolRegistry()
+        if config.calculator:
+            self.registry.add(Calculator())
+        if config.dates:
+            self.registry.add(Dates())
+        if config.code_interpreter is not None:
+            self._add_code_interpreter(config.code_interpreter)
+        self.servers = _servers(config, self.registry)
+
+    async def run(self) -> None:
+        """Keeps the connections to servers, until it is cancelled."""
+        async with asyncio.TaskGroup() as keeping:
+            for server in self.servers:
+                keeping.create_task(server.run())
+
+    def _add_code_interpreter(self, config: CodeInterpreterConfig) -> None:
+        limits = SandboxLimits(
+            seconds=config.seconds,
+            memory_bytes=config.memory_bytes,
+            processes=config.processes,
+            folder_bytes=config.folder_bytes,
+            output_bytes=config.output_bytes,
+        )
+        tool = CodeInterpreter(Sandbox(limits, config.interpreter), concurrent=config.concurrent)
+        # A call may wait until another's program has ended.
+        self.registry.add(tool, seconds=4 * config.seconds + 10)
+
+
+def _servers(config: ToolsConfig, registry: ToolRegistry) -> "tuple[McpServer, ...]":
+    if not config.mcp:
+        return ()
+    # Here and not above: most deployments do without, and the protocol's package takes a while to import.
+    from serving.orchestrator.tools.mcp_server import McpServer
+
+    return tuple(McpServer(label, server, registry) for label, server in config.mcp.items())
