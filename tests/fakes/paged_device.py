@@ -89,6 +89,12 @@ class PagedDevice:
         self._step = 0
         self.tokens_computed = 0
 
+    def read_page(self, page: int) -> tuple[int, ...]:
+        return tuple(self._memory[page * self._page_size : (page + 1) * self._page_size])
+
+    def write_page(self, page: int, contents: tuple[int, ...]) -> None:
+        self._memory[page * self._page_size : (page + 1) * self._page_size] = contents
+
     def run(self, plan: StepPlan) -> StepResult:
         """Runs the next plan in order. Raises AssertionError where it reads or writes what it must not."""
         assert plan.step == self._step, f"step {plan.step} runs in place of step {self._step}"
@@ -106,14 +112,18 @@ class PagedDevice:
         assert len(set(used_rows)) == len(used_rows), "a row has two ranges"
         assert {admission.row for admission in plan.admissions} <= set(used_rows), "a row is set up and does not run"
         for planned in plan.ranges:
+            self._foresee(planned, self._rows[planned.row])
             self._check(planned, self._rows[planned.row])
         slots = [slot for planned in plan.ranges for slot in self._write(planned, self._rows[planned.row])]
         assert len(set(slots)) == len(slots), "two ranges write one position of a page"
         self.tokens_computed += plan.num_tokens
+        for planned in plan.ranges:
+            self._forget(planned, self._rows[planned.row])
         results = [self._result(planned, self._rows[planned.row]) for planned in plan.ranges]
         assert plan.rounds == 1 or plan.num_decode == len(plan.ranges)
         for _ in range(1, plan.rounds):
             results = [self._go_on(planned, found) for planned, found in zip(plan.ranges, results, strict=True)]
+        results = [self._agree(planned, found) for planned, found in zip(plan.ranges, results, strict=True)]
         return StepResult(ranges=tuple(results))
 
     def _go_on(self, planned: Range, found: RangeResult) -> RangeResult:
@@ -129,6 +139,37 @@ class PagedDevice:
         row.token_ids.append(token_id)
         row.held.append(content(held, token_id))
         return dataclasses.replace(found, following=(*found.following, token_id))
+
+    def _foresee(self, planned: Range, row: _Row) -> None:
+        """Takes the guesses for tokens, until they are written."""
+        if planned.guesses:
+            assert planned.samples
+            assert len(planned.token_ids) == planned.length
+            assert planned.start + planned.length - planned.guesses == len(row.token_ids), "guesses at known tokens"
+            for token_id in planned.token_ids[-planned.guesses :]:
+                row.token_ids.append(token_id)
+                row.held.append(content(row.held[-1], token_id))
+
+    def _forget(self, planned: Range, row: _Row) -> None:
+        if planned.guesses:
+            del row.token_ids[-planned.guesses :], row.held[-planned.guesses :]
+
+    def _agree(self, planned: Range, found: RangeResult) -> RangeResult:
+        """Draws on, as long as the guesses are right."""
+        row = self._rows[planned.row]
+        following: list[int] = []
+        scores: list[TokenLogprobs] = []
+        for guess in planned.token_ids[planned.length - planned.guesses :]:
+            if guess != row.token_ids[-1]:
+                break
+            held = row.held[-1]
+            following.append(next_token(held, row.sampling, len(row.token_ids) - row.num_prompt))
+            row.token_ids.append(following[-1])
+            row.held.append(content(held, following[-1]))
+            scores += [logprobs_of(following[-1], held)] if row.sampling.logprobs is not None else []
+        if not following:
+            return found
+        return dataclasses.replace(found, following=tuple(following), following_logprobs=tuple(scores))
 
     def _check(self, planned: Range, row: _Row) -> None:
         size, start, end = self._page_size, planned.start, planned.start + planned.length
@@ -167,7 +208,7 @@ class PagedDevice:
             assert scores, "a range reports logprobs of no prompt token"
         if not planned.samples:
             return RangeResult(token_id=None, prompt_logprobs=scores)
-        assert end == len(row.token_ids), "a range that is not the sequence's last samples"
+        assert end - planned.guesses == len(row.token_ids), "a range that is not the sequence's last samples"
         assert planned.num_output == len(row.token_ids) - row.num_prompt
         assert planned.num_output < row.sampling.max_tokens, "the token before was known to be the last one"
         held = row.held[-1]
