@@ -28,9 +28,10 @@ from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
 from serving.settings.adapters import AdaptersConfig, check_adapters
 from serving.settings.moderation import ModerationConfig, check_moderation
-from serving.settings.retrieval import RetrievalConfig, check_retrieval
 from serving.settings.operations import OperationsConfig
+from serving.settings.retrieval import RetrievalConfig, check_retrieval
 from serving.settings.speculation import SpeculationConfig, check_speculation
+from serving.settings.tools import ToolsConfig, check_tools
 from serving.web_names import ANY, host_and_port, host_name, is_loopback, is_unspecified, origin_of
 
 Dtype = Literal["float32", "bfloat16"]
@@ -215,6 +216,7 @@ class Deployment:
     embeddings: EmbeddingsConfig | None = None  # None: no /v1/embeddings
     moderation: ModerationConfig | None = None  # None: nothing is judged, and no /v1/moderations
     retrieval: RetrievalConfig | None = None  # None: no /v1/vector_stores
+    tools: ToolsConfig = field(default_factory=ToolsConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
@@ -294,6 +296,7 @@ def check_limits(deployment: Deployment, where: str) -> None:
     _check_cluster(deployment.cluster, where)
     _check_embeddings(deployment, where)
     _check_traces(deployment.traces, where)
+    check_tools(deployment.tools, where)
     check_speculation(deployment.speculation, where)
     if deployment.moderation is not None:
         check_moderation(deployment.moderation, where, has_encoder=deployment.embeddings is not None)

@@ -71,13 +71,13 @@ class McpServer:
         """Keeps the connection, until it is cancelled."""
         pause = _FIRST_PAUSE
         while True:
+            self._wanted.clear()
             try:
                 await self._serve()
                 pause = _FIRST_PAUSE
                 _log.warning("the MCP server %s is gone; it is connected again", self.label)
             except Exception as error:  # of the server's making; only its own tools are away
                 _log.warning("the MCP server %s cannot be used: %s", self.label, _reason(error))
-            self._wanted.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
