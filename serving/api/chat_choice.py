@@ -5,7 +5,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.api.reply_parts import Logprobs, chat_logprobs
+from serving.api.reply_parts import Logprobs, chat_logprobs, flagged
 from serving.engine.request import FinishReason
 from serving.generation.request import TextDelta, TextLogprobs
 from serving.generation.tool_calls import HermesToolParser, ToolCall
@@ -32,6 +32,7 @@ class ChatChoice:
         self._token_ids: list[int] = []
         self._finish_reason: str | None = None
         self._stop_reason: str | int | None = None
+        self._flags: tuple[tuple[str, float], ...] = ()
         self.prompt_logprobs: Logprobs = ()
 
     def show(self, delta: TextDelta) -> Seen:
@@ -55,7 +56,7 @@ class ChatChoice:
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         if seen.finish_reason is not None:
-            self._finish_reason, self._stop_reason = seen.finish_reason, delta.stop_reason
+            self._finish_reason, self._stop_reason, self._flags = seen.finish_reason, delta.stop_reason, delta.flags
 
     def reply(self, *, logprobs: bool, token_ids: bool) -> dict[str, Any]:
         text = "".join(self._content)
@@ -68,6 +69,7 @@ class ChatChoice:
             "logprobs": chat_logprobs(tuple(self._logprobs)) if logprobs else None,
             "finish_reason": self._finish_reason,
             "stop_reason": self._stop_reason,
+            **flagged(self._flags),
         }
         if token_ids:
             choice["token_ids"] = self._token_ids

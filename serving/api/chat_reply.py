@@ -11,7 +11,7 @@ from serving.api.chunks import Chunks, encode
 from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
 from serving.api.output_format import asked_format
-from serving.api.reply_parts import chat_logprobs, prompt_logprobs, usage
+from serving.api.reply_parts import chat_logprobs, flagged, prompt_logprobs, usage
 from serving.api.service import Service
 from serving.generation.request import TextDelta, TextRequest
 
@@ -124,6 +124,7 @@ class ChatReply:
         }
         if seen.finish_reason:
             choice["stop_reason"] = delta.stop_reason
+            choice |= flagged(delta.flags)
         if body.return_token_ids:
             choice["token_ids"] = delta.token_ids
         return chunks.choice(choice, self._usage_so_far(delta))

@@ -11,7 +11,7 @@ from serving.api.completion_body import DEFAULT_MAX_TOKENS, CompletionBody, Prom
 from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
 from serving.api.output_format import asked_format
-from serving.api.reply_parts import Logprobs, likeliest, prompt_logprobs, text_logprobs, usage
+from serving.api.reply_parts import Logprobs, flagged, likeliest, prompt_logprobs, text_logprobs, usage
 from serving.api.service import Service
 from serving.generation.request import TextDelta, TextLogprobs, TextRequest
 
@@ -32,14 +32,11 @@ class CompletionReply:
         kinds."""
         self._body = body
         self._generator = service.generator
-        prompts, request_id = body.prompts, caller.request_id
+        request_id = caller.request_id
         asked = asked_format(body)
         self.generation = source or Generation(
             service,
-            [
-                text_request(body, prompt, request_id if len(prompts) == 1 else f"{request_id}-p{i}")
-                for i, prompt in enumerate(prompts)
-            ],
+            text_requests(body, request_id),
             caller,
             stream=bool(body.stream),
             client_names={} if asked is None else {"grammar": asked.param},
@@ -47,12 +44,14 @@ class CompletionReply:
         self._id = f"cmpl-{request_id}"
         self.created = int(service.now()) if created is None else created
         self._model = service.card.name
+        self._weights: str | None = None
 
     async def whole(self) -> bytes:
         texts: dict[int, _TextChoice] = {}
         prompts: dict[int, Logprobs] = {}
         async with aclosing(self.generation.deltas()) as deltas:
             async for prompt, delta in deltas:
+                self._weights = delta.weights
                 texts.setdefault(self._index(prompt, delta), _TextChoice()).keep(delta)
                 if delta.prompt_logprobs is not None:
                     prompts[prompt] = delta.prompt_logprobs
@@ -63,7 +62,7 @@ class CompletionReply:
             "model": self._model,
             "choices": [self._choice(index, texts[index], prompts) for index in sorted(texts)],
             "usage": self._usage(),
-            "system_fingerprint": None,
+            "system_fingerprint": self._weights,
         }
         return encode(reply)
 
@@ -79,6 +78,7 @@ class CompletionReply:
         offsets: dict[int, int] = {}
         async with aclosing(self.generation.deltas()) as deltas:
             async for prompt, delta in deltas:
+                chunks.sign(delta.weights)
                 yield self._chunk(chunks, prompt, delta, offsets)
         if self._body.include_usage:
             yield chunks.usage(self._usage())
@@ -100,6 +100,7 @@ class CompletionReply:
         choice["finish_reason"] = delta.finish_reason
         if delta.finish_reason is not None:
             choice["stop_reason"] = delta.stop_reason
+            choice |= flagged(delta.flags)
         if body.return_token_ids:
             choice["token_ids"] = delta.token_ids
             if first:
@@ -120,6 +121,7 @@ class CompletionReply:
             "logprobs": None,
             "finish_reason": found.last.finish_reason,
             "stop_reason": found.last.stop_reason,
+            **flagged(found.last.flags),
         }
         if body.logprobs is not None:
             before = likeliest(prompts.get(prompt, ()), body.logprobs) if body.echo else ()
@@ -162,6 +164,15 @@ class _TextChoice:
         self.logprobs += delta.logprobs
         self.token_ids += delta.token_ids
         self.last = delta
+
+
+def text_requests(body: CompletionBody, request_id: str) -> list[TextRequest]:
+    """One a prompt."""
+    prompts = body.prompts
+    return [
+        text_request(body, prompt, request_id if len(prompts) == 1 else f"{request_id}-p{i}")
+        for i, prompt in enumerate(prompts)
+    ]
 
 
 def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextRequest:

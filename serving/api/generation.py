@@ -1,27 +1,26 @@
 """One client request's generations, from all its prompts: slots taken, prompts checked, streams merged and measured."""
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import cast
 
 from serving.api.caller import Caller
 from serving.api.generation_trace import EngineSpans, generation_stage
+from serving.api.merged_steps import Steps
+from serving.api.moderated_steps import HEADER, moderated_steps
 from serving.api.service import Service
 from serving.errors import RequestError
 from serving.gateway.ask import Ask
 from serving.gateway.lease import Lease
-from serving.generation.choice import ChoiceStep
-from serving.generation.generator import Generator
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.observability.metrics import Outcome, StreamMeter
 from serving.observability.request_trace import UNTRACED
+from serving.orchestrator.moderation.review import Subject
 from serving.sessions.logged_generation import LoggedEvent
 
 Deltas = AsyncGenerator[tuple[int, TextDelta], None]
-Steps = AsyncGenerator[tuple[int, ChoiceStep], None]
 Events = AsyncGenerator[LoggedEvent, None]
 
 
@@ -117,6 +116,14 @@ class Generation:
                 raise
             raise type(error)(error.message.replace(error.param, name), param=name, code=error.code) from None
 
+    def _moderated(self) -> Steps:
+        subject = Subject(self._caller.principal.tenant, self._caller.request_id)
+
+        def noted(flags: str) -> None:
+            self._caller.reply_fields[HEADER] = flags
+
+        return moderated_steps(self._service, subject, self._requests, self.prepared, noted=noted)
+
     async def _measured(self) -> Steps:
         self._meters = {
             (prompt, choice): StreamMeter(self._service.metrics, self._caller.arrival)
@@ -126,7 +133,7 @@ class Generation:
         spans = EngineSpans(self._trace, self.prepared) if self._trace.is_recorded else None
         outcome: Outcome = "abort"
         try:
-            async with aclosing(merged_steps(self._service.generator, self.prepared)) as steps:
+            async with aclosing(self._moderated()) as steps:
                 async for prompt, step in steps:
                     if spans is not None:
                         spans.see(prompt, step)
@@ -153,55 +160,3 @@ class Generation:
         meter.end(now, cast(Outcome, delta.finish_reason.value))
         if delta.index == 0:
             self.cached_tokens += delta.usage.cached_tokens
-
-
-async def merged_steps(
-    generator: Generator, prepared: Sequence[PreparedPrompt], past: Sequence[LoggedEvent] = ()
-) -> Steps:
-    """(prompt, step) of all prompts as they come, after those of `past`."""
-    if len(prepared) == 1:
-        told = [(event.choice, event.event) for event in past]
-        async with aclosing(generator.steps(prepared[0], told)) as steps:
-            async for step in steps:
-                yield 0, step
-        return
-    # One slot: a prompt waits with its next step until the reader took the last one.
-    ready: asyncio.Queue[tuple[int, ChoiceStep | Exception | None]] = asyncio.Queue(maxsize=1)
-    tasks = [
-        asyncio.create_task(
-            _feed(
-                ready,
-                prompt,
-                generator.steps(one, [(event.choice, event.event) for event in past if event.prompt == prompt]),
-            )
-        )
-        for prompt, one in enumerate(prepared)
-    ]
-    try:
-        running = len(tasks)
-        while running:
-            prompt, item = await ready.get()
-            if item is None:
-                running -= 1
-            elif isinstance(item, Exception):
-                raise item
-            else:
-                yield prompt, item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _feed(
-    ready: asyncio.Queue[tuple[int, ChoiceStep | Exception | None]],
-    prompt: int,
-    source: AsyncGenerator[ChoiceStep, None],
-) -> None:
-    try:
-        async with aclosing(source) as steps:
-            async for step in steps:
-                await ready.put((prompt, step))
-        await ready.put((prompt, None))
-    except Exception as error:  # handed to the reader, who raises it
-        await ready.put((prompt, error))

@@ -35,6 +35,7 @@ from serving.generation.generator import Generator
 from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
+from serving.orchestrator.moderation.moderation import Moderation
 from serving.sessions.durable_generations import DurableGenerations, DurablePolicy
 from serving.sessions.generation_log import GenerationLog
 from serving.sessions.generation_log_memory import MemoryGenerationLog
@@ -54,6 +55,7 @@ def build_app(
     tracing: Tracing | None = None,
     files: FilesConfig | None = None,
     encoder: TextEmbedder | None = None,
+    moderation: Moderation | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
     given where more than this app writes to it (`metered_engine.py`), and `gateway` where it is to ask who comes: an
@@ -77,6 +79,7 @@ def build_app(
         streams=streams or StreamLimits(),
         tracing=tracing or Tracing(),
         encoder=encoder,
+        moderation=moderation,
     )
     max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
     board = StatusBoard(service)

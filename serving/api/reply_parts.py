@@ -10,6 +10,11 @@ LOWEST_LOGPROB = -9999.0  # JSON has no -Infinity; this is what OpenAI sends for
 Logprobs = tuple[TextLogprobs | None, ...]
 
 
+def flagged(flags: tuple[tuple[str, float], ...]) -> dict[str, Any]:
+    """What moderation noted of a choice, in its last chunk; nothing where it noted nothing."""
+    return {"moderation": dict(flags)} if flags else {}
+
+
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt_tokens,

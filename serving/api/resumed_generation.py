@@ -8,13 +8,21 @@ from dataclasses import replace
 
 import msgspec
 
-from serving.api.generation import Events, merged_steps
+from serving.api.chat_body import ChatBody
+from serving.api.chat_reply import text_request
+from serving.api.completion_body import CompletionBody
+from serving.api.completion_reply import text_requests
+from serving.api.generation import Events
+from serving.api.moderated_steps import moderated_steps
 from serving.api.service import Service, new_id
+from serving.api.stream_routes import CHAT, COMPLETION
 from serving.engine.remote import NOT_ACCEPTED
 from serving.errors import EngineUnavailableError, OverloadedError
 from serving.gateway.ask import Ask
 from serving.gateway.principal import Principal
+from serving.generation.request import TextRequest
 from serving.observability.metrics import Outcome
+from serving.orchestrator.moderation.review import Subject
 from serving.sessions.logged_generation import Admitted, LoggedEvent
 
 PATIENCE_SECONDS = 120.0  # how long a stream waits for an engine that takes it
@@ -34,12 +42,13 @@ async def resumed_events(service: Service, admitted: Admitted, past: Sequence[Lo
     told = list(past)
     try:
         principal = msgspec.msgpack.decode(admitted.principal, type=Principal)
+        subject, requests = Subject(principal.tenant, admitted.request_id), _requests(admitted)
         ask = Ask.of(prompts, model=service.card.name, stream=True, continues=True)
         with service.slots.take(choices, param="n", admitted=True):
             wait, deadline = FIRST_WAIT_SECONDS, time.monotonic() + PATIENCE_SECONDS
             while True:
                 try:
-                    steps = merged_steps(service.generator, prompts, told)
+                    steps = moderated_steps(service, subject, requests, prompts, told)
                     async with service.gateway.admit(principal, ask), aclosing(steps):
                         async for prompt, step in steps:
                             event = LoggedEvent(prompt, step.index, step.event)
@@ -61,3 +70,12 @@ async def resumed_events(service: Service, admitted: Admitted, past: Sequence[Lo
     finally:
         if outcome != "stop":
             service.metrics.finished[outcome].inc()
+
+
+def _requests(admitted: Admitted) -> list[TextRequest]:
+    """As they were asked: it may be that nobody has judged them yet."""
+    if admitted.protocol == CHAT:
+        return [text_request(msgspec.json.decode(admitted.body, type=ChatBody), admitted.request_id)]
+    if admitted.protocol == COMPLETION:
+        return text_requests(msgspec.json.decode(admitted.body, type=CompletionBody), admitted.request_id)
+    return [TextRequest(request_id=prompt.request_id, prompt=prompt.prompt_token_ids) for prompt in admitted.prompts]

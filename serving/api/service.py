@@ -13,6 +13,7 @@ from serving.generation.generator import Generator
 from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
+from serving.orchestrator.moderation.moderation import Moderation
 from serving.sessions.durable_generations import DurableGenerations
 
 
@@ -46,6 +47,7 @@ class Service:
     streams: StreamLimits = StreamLimits()
     tracing: Tracing = field(default_factory=Tracing)
     encoder: TextEmbedder | None = None  # behind /v1/embeddings
+    moderation: Moderation | None = None  # None: nothing is judged
     now: Callable[[], float] = field(default=time.time)
 
     def check_model(self, name: str | None) -> None:

@@ -45,10 +45,11 @@ class Choice:
     index: int
     text: str
     tool_calls: tuple[ToolCall, ...]
-    finish_reason: str | None  # stop, length, tool_calls, abort, timeout
+    finish_reason: str | None  # stop, length, tool_calls, abort, timeout, content_filter
     stop_reason: str | int | None  # the stop string, or the entry of stop_token_ids
     token_ids: tuple[int, ...]  # with return_token_ids
     logprobs: tuple[TokenLogprobs, ...]
+    flags: tuple[tuple[str, float], ...] = ()  # with the finish_reason: what moderation noted, category and score
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Reply:
     usage: Usage
     prompt_token_ids: tuple[int, ...]  # with return_token_ids
     prompt_logprobs: tuple[TokenLogprobs, ...]  # from the prompt's second token on
+    system_fingerprint: str | None = None  # of the weights that drew the last token
 
     @property
     def text(self) -> str:
@@ -72,6 +74,7 @@ class Chunk:
     choices: tuple[Choice, ...]
     usage: Usage | None  # the last chunk has it
     prompt_token_ids: tuple[int, ...]  # with return_token_ids, in the first chunk
+    system_fingerprint: str | None = None  # in the last chunk: of the weights that drew the last token
 
     @property
     def text(self) -> str:
@@ -96,6 +99,7 @@ def reply_of(message: Any) -> Reply:
         usage=_usage(message.usage),
         prompt_token_ids=tuple(message.prompt_token_ids),
         prompt_logprobs=tuple(map(_logprobs, message.prompt_logprobs)),
+        system_fingerprint=message.system_fingerprint or None,
     )
 
 
@@ -104,6 +108,7 @@ def chunk_of(message: Any) -> Chunk:
         choices=tuple(map(_choice, message.choices)),
         usage=_usage(message.usage) if message.HasField("usage") else None,
         prompt_token_ids=tuple(message.prompt_token_ids),
+        system_fingerprint=message.system_fingerprint or None,
     )
 
 
@@ -121,6 +126,7 @@ def _choice(message: Any) -> Choice:
         stop_reason=None if stop is None else getattr(message, stop),
         token_ids=tuple(message.token_ids),
         logprobs=tuple(map(_logprobs, message.logprobs)),
+        flags=tuple((flag.category, flag.score) for flag in message.flags),
     )
 
 

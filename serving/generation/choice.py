@@ -50,6 +50,7 @@ class Choice:
         self._shown = 0  # of them, released
         self._completion_tokens = 0
         self._cached_tokens = 0
+        self._weights: str | None = None
         self._started = False
 
     def feed(self, event: TokenEvent) -> TextDelta | None:
@@ -61,9 +62,10 @@ class Choice:
                 raise RequestError(text, param=event.error_param, code="grammar_too_complex")
             raise EngineError(text)
         self._cached_tokens = event.cached_tokens or self._cached_tokens
+        self._weights = event.weights or self._weights
         text, stopped = self._take_tokens(event)
         finish, stop_reason = event.finish_reason, event.stop_token_id
-        if not stopped and finish is not None:
+        if not stopped and finish is not None and finish is not FinishReason.CONTENT_FILTER:
             text += self._release(self._detokenizer.finish())
             stopped = self._matcher.stopped is not None
             if not stopped:
@@ -87,8 +89,10 @@ class Choice:
             token_ids=tuple(held.token_id for held in tokens),
             logprobs=tuple(self.describe(held.logprobs) for held in tokens if held.logprobs is not None),
             prompt_logprobs=prompt_logprobs,
+            weights=self._weights,
             finish_reason=finish,
             stop_reason=stop_reason if finish is FinishReason.STOP else None,
+            flags=event.flags,
         )
 
     def describe(self, logprobs: TokenLogprobs) -> TextLogprobs:

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Protocol
 
 from serving.engine.client import Engine
 from serving.engine.continuation import continued, end_reached, without_first_facts
@@ -102,24 +103,33 @@ class Generator:
                     yield step.delta
 
     async def steps(
-        self, prepared: PreparedPrompt, past: Sequence[tuple[int, TokenEvent]] = ()
+        self,
+        prepared: PreparedPrompt,
+        past: Sequence[tuple[int, TokenEvent]] = (),
+        gate: "ChoiceGate | None" = None,
     ) -> AsyncGenerator[ChoiceStep, None]:
         """As `stream`, with the engine's events. After `past`, events of choices that an earlier call gave, what
-        follows them: the tokens that would have come, and none of the past."""
+        follows them: the tokens that would have come, and none of the past. Where there is a `gate`, each choice
+        passes it; one that it ends is aborted, and the others go on."""
         choices = self.choices(prepared)
         told = [_Told() for _ in choices]
         for index, event in past:
             told[index].add(event, choices[index].feed(event))
         running = [index for index in range(prepared.n) if not told[index].ended]
         if len(running) == 1:
-            async with aclosing(self._choice(prepared, choices[running[0]], told[running[0]], running[0])) as steps:
+            (index,) = running
+            async with aclosing(
+                _gated(gate, index, self._choice(prepared, choices[index], told[index], index))
+            ) as steps:
                 async for step in steps:
                     yield step
             return
         # One slot: a choice waits with its next step until the reader took the last one.
         ready: asyncio.Queue[ChoiceStep | Exception] = asyncio.Queue(maxsize=1)
         tasks = [
-            asyncio.create_task(_feed(ready, self._choice(prepared, choices[index], told[index], index)))
+            asyncio.create_task(
+                _feed(ready, _gated(gate, index, self._choice(prepared, choices[index], told[index], index)))
+            )
             for index in running
         ]
         try:
@@ -210,6 +220,18 @@ class Generator:
                 if delta is not None and delta.finish_reason is not None:
                     return
         raise EngineUnavailableError("the engine's stream ended without saying why")
+
+
+class ChoiceGate(Protocol):
+    def __call__(self, index: int, steps: AsyncGenerator[ChoiceStep, None], /) -> AsyncGenerator[ChoiceStep, None]:
+        """What of a choice's steps goes on, up to one with a finish_reason. Closing it closes `steps`."""
+        ...
+
+
+def _gated(
+    gate: ChoiceGate | None, index: int, steps: AsyncGenerator[ChoiceStep, None]
+) -> AsyncGenerator[ChoiceStep, None]:
+    return steps if gate is None else gate(index, steps)
 
 
 class _Told:

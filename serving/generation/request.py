@@ -141,5 +141,7 @@ class TextDelta:
     logprobs: tuple[TextLogprobs, ...] = ()  # one per token id where asked for
     # Of choice 0's first delta, where asked for: one per prompt token, None for the first.
     prompt_logprobs: tuple[TextLogprobs | None, ...] | None = None
+    weights: str | None = None  # the version of those that drew it, where the engine knows
     finish_reason: FinishReason | None = None
+    flags: tuple[tuple[str, float], ...] = ()  # with the finish_reason: what moderation noted, category and score
     stop_reason: str | int | None = None  # the stop string, or the entry of stop_token_ids; None for an EOS

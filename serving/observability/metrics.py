@@ -73,7 +73,7 @@ _GAUGES = {
 
 _FIELDS = tuple(source for source, _ in _COUNTERS.values())
 
-Outcome = Literal["stop", "length", "abort", "error", "timeout"]
+Outcome = Literal["stop", "length", "abort", "error", "timeout", "content_filter"]
 
 
 class EngineCollector(Collector):

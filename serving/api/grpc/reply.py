@@ -87,7 +87,7 @@ class GrpcReply:
         if seen.finish_reason is not None:
             choice.finish_reason = f"FINISH_REASON_{seen.finish_reason.upper()}"
             _set_stop_reason(choice, delta.stop_reason)
-            choice.flags.extend({"category": category, "score": score} for category, score in delta.flags)
+            choice.flags.extend(schema.ModerationFlag(category=name, score=score) for name, score in delta.flags)
         if self._body.return_token_ids:
             choice.token_ids.extend(delta.token_ids)
         if delta.logprobs:

@@ -100,6 +100,8 @@ class Blocks:
 
     def end(self, delta: TextDelta) -> dict[str, Any]:
         called = self._parser is not None and self._parser.calls_made > 0
+        if delta.finish_reason is FinishReason.CONTENT_FILTER:
+            return {"stop_reason": "refusal", "stop_sequence": None}
         if delta.finish_reason is not FinishReason.STOP:
             return {"stop_reason": "max_tokens", "stop_sequence": None}
         if called:

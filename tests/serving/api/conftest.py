@@ -23,8 +23,10 @@ from serving.generation.text_embedder import TextEmbedder
 from serving.generation.tokenizer import Tokenizer, load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
+from serving.orchestrator.moderation.seating import moderation_of
 from serving.sessions.durable_generations import DurablePolicy
 from serving.sessions.generation_log import GenerationLog
+from serving.settings.moderation import ModerationConfig
 from tests.fakes.engine import Script, ScriptedEngine
 
 MODEL = "weft/scripted"
@@ -123,6 +125,7 @@ class ApiMaker:
         tracing: Tracing | None = None,
         files: FilesConfig | None = None,
         encoder: TextEmbedder | None = None,
+        moderation: ModerationConfig | None = None,
         **server: Any,
     ) -> Api:
         engine = engine or ScriptedEngine(scripts=scripts, vocab_size=self.tokenizer.vocab_size, max_model_len=WINDOW)
@@ -145,6 +148,7 @@ class ApiMaker:
             tracing=tracing,
             files=files,
             encoder=encoder and replace(encoder, embedder=gateway.guard_embedder(encoder.embedder)),
+            moderation=moderation and moderation_of(moderation, encoder, metrics.registry),
         )
         return Api(app, engine)
 

@@ -1,0 +1,114 @@
+"""A request's steps as its tenant's policy lets them through: the one place where moderation meets generation."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from serving.api.merged_steps import Steps, merged_steps
+from serving.api.service import Service
+from serving.generation.choice import ChoiceStep
+from serving.generation.request import PreparedPrompt, TextRequest
+from serving.orchestrator.moderation.moderation import Moderation
+from serving.orchestrator.moderation.paced_choice import Prompt
+from serving.orchestrator.moderation.policy import Policy
+from serving.orchestrator.moderation.review import Subject
+from serving.sessions.logged_generation import LoggedEvent
+
+HEADER = "x-weft-moderation"  # what the policy notes of the prompt: category and score
+
+Noted = Callable[[str], None]
+
+
+def moderated_steps(
+    service: Service,
+    subject: Subject,
+    requests: Sequence[TextRequest],
+    prepared: Sequence[PreparedPrompt],
+    past: Sequence[LoggedEvent] = (),
+    noted: Noted = lambda _: None,
+) -> Steps:
+    """(prompt, step) of all prompts, after those of `past`. The prompts are judged while they are read: the first step
+    waits for the verdict, which is `noted` where there is something to note. Where a part of the answer is `past`, the
+    prompts have been judged.
+
+    Raises, beside what Generator.steps raises, what Moderation.check_input raises: then the generation is closed.
+    """
+    moderation = service.moderation
+    policy = None if moderation is None else moderation.policies.of(subject.tenant)
+    if moderation is None or policy is None:
+        return merged_steps(service.generator, prepared, past)
+    texts = [_judged_texts(service, policy, *pair) for pair in zip(requests, prepared, strict=True)]
+    gates = ()
+    if policy.judges_output:
+        gates = tuple(
+            partial(_gate, service, moderation, policy, subject, number, prompt, texts[number], past)
+            for number, prompt in enumerate(prepared)
+        )
+    steps = merged_steps(service.generator, prepared, past, gates)
+    if past or not policy.judges_input:
+        return steps
+    return _after_verdict(steps, moderation, policy, subject, [text for each in texts for text in each], noted)
+
+
+async def _after_verdict(
+    steps: Steps, moderation: Moderation, policy: Policy, subject: Subject, texts: Sequence[str], noted: Noted
+) -> Steps:
+    verdict = asyncio.create_task(moderation.check_input(policy, subject, texts))
+    async with aclosing(steps):
+        first = asyncio.ensure_future(anext(steps, None))
+        try:
+            await asyncio.wait({first, verdict}, return_when=asyncio.FIRST_COMPLETED)
+            if flags := await verdict:
+                noted(", ".join(f"{category}={score:.2f}" for category, score in sorted(flags.items())))
+            step = await first
+        finally:
+            for task in (first, verdict):
+                task.cancel()
+            await asyncio.gather(first, verdict, return_exceptions=True)
+        if step is None:
+            return
+        yield step
+        async for step in steps:
+            yield step
+
+
+def _gate(
+    service: Service,
+    moderation: Moderation,
+    policy: Policy,
+    subject: Subject,
+    number: int,
+    prepared: PreparedPrompt,
+    texts: Sequence[str],
+    past: Sequence[LoggedEvent],
+    index: int,
+    steps: AsyncGenerator[ChoiceStep, None],
+    /,
+) -> AsyncGenerator[ChoiceStep, None]:
+    choice = service.generator.choices(prepared)[index]
+    prompt = Prompt(prepared.prompt_tokens, texts[-1] if texts else "")
+    paced = moderation.paced(policy, subject, f"{number}.{index}", index, choice, prompt)
+    paced.recall(event.event for event in past if (event.prompt, event.choice) == (number, index))
+    return paced.steps(steps)
+
+
+def _judged_texts(service: Service, policy: Policy, request: TextRequest, prepared: PreparedPrompt) -> list[str]:
+    """A prompt as it is; of a conversation, each message whose role the policy names."""
+    if request.messages is not None:
+        texts = [_text_of(message) for message in request.messages if message.get("role") in policy.roles]
+        return [text for text in texts if text]
+    if isinstance(request.prompt, str):
+        return [request.prompt]
+    return [service.generator.detokenize(list(prepared.prompt_token_ids))]
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    """All that a template could write of it: contents, names and arguments of calls."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    texts += [json.dumps(call.get("function"), ensure_ascii=False) for call in message.get("tool_calls") or ()]
+    return "\n".join(text for text in texts if isinstance(text, str))

@@ -1,0 +1,117 @@
+"""What the API asks: whose policy, may this be asked, may this be shown."""
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from serving.errors import OverloadedError, RequestError
+from serving.generation.choice import Choice
+from serving.observability.logs import log_event
+from serving.orchestrator.moderation.judges.judge import Direction, Passage
+from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
+from serving.orchestrator.moderation.paced_choice import PacedChoice, Prompt
+from serving.orchestrator.moderation.panel import Judgement, Panel
+from serving.orchestrator.moderation.policy import Policies, Policy, Verdict
+from serving.orchestrator.moderation.review import ReviewQueue, Subject
+
+REFUSED = "content_filter"
+UNAVAILABLE = "moderation_unavailable"
+RETRY_SECONDS = 5.0
+_MOST_REMEMBERED = 4096  # texts: a conversation's history comes again with each of its turns
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moderation:
+    policies: Policies
+    panel: Panel
+    metrics: ModerationMetrics
+    review: ReviewQueue | None = None
+    memory: "OrderedDict[bytes, Judgement]"
+
+    @classmethod
+    def of(
+        cls, policies: Policies, panel: Panel, metrics: ModerationMetrics, review: ReviewQueue | None = None
+    ) -> "Moderation":
+        return cls(policies=policies, panel=panel, metrics=metrics, review=review, memory=OrderedDict())
+
+    async def check_input(self, policy: Policy, subject: Subject, texts: Sequence[str]) -> dict[str, float]:
+        """What the policy notes: category and score. Raises RequestError (`content_filter`) for what it blocks,
+        OverloadedError (`moderation_unavailable`) where a judge that must not fail has failed."""
+        flags: dict[str, float] = {}
+        verdicts = await asyncio.gather(*(self._input_verdict(policy, text) for text in texts))
+        for at, (text, verdict) in enumerate(zip(texts, verdicts, strict=True)):
+            await self._act(subject, str(at), "input", verdict, text)
+            flags.update(verdict.flags)
+        blocked = sorted({finding.category for verdict in verdicts for finding in verdict.of("block")})
+        if blocked:
+            raise RequestError(
+                f"this server's content policy does not allow what is asked ({', '.join(blocked)}); change the text",
+                param="input",
+                code=REFUSED,
+            )
+        if any(verdict.failed for verdict in verdicts):
+            raise OverloadedError(
+                "the text could not be checked against this server's content policy; try again later",
+                retry_after=RETRY_SECONDS,
+                code=UNAVAILABLE,
+            )
+        return flags
+
+    def paced(
+        self, policy: Policy, subject: Subject, place: str, index: int, choice: Choice, prompt: Prompt
+    ) -> PacedChoice:
+        """`place` tells the answers of one request apart."""
+
+        async def judged(passage: Passage, end: int) -> Verdict:
+            judgement = await self.panel.judge(passage)
+            verdict = policy.verdict(judgement.findings, "output", failed=judgement.failed)
+            await self._act(subject, f"{place}:{end}", "output", verdict, passage.text)
+            return verdict
+
+        return PacedChoice(index, choice, policy, judged, prompt, waits=not self.panel.immediate)
+
+    async def judgements(self, texts: Sequence[str]) -> list[Judgement]:
+        """As inputs, of nobody's policy."""
+        return list(await asyncio.gather(*(self._judgement(text) for text in texts)))
+
+    async def _input_verdict(self, policy: Policy, text: str) -> Verdict:
+        judgement = await self._judgement(text)
+        return policy.verdict(judgement.findings, "input", failed=judgement.failed)
+
+    async def _judgement(self, text: str) -> Judgement:
+        key = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+        known = self.memory.get(key)
+        if known is not None:
+            self.memory.move_to_end(key)
+            return known
+        judgement = await self.panel.judge(Passage(text=text, direction="input", fresh=len(text)))
+        if not judgement.failed:
+            self.memory[key] = judgement
+            while len(self.memory) > _MOST_REMEMBERED:
+                self.memory.popitem(last=False)
+        return judgement
+
+    async def _act(self, subject: Subject, place: str, direction: Direction, verdict: Verdict, text: str) -> None:
+        """Counts, logs without the text, and leaves records for a person."""
+        outcome = "failed" if verdict.failed else "stopped" if verdict.stops else "noted" if verdict.fired else "passed"
+        self.metrics.verdicts.labels(direction, outcome).inc()
+        for action, finding in verdict.fired:
+            self.metrics.findings.labels(direction, finding.category, action).inc()
+            if action == "route" and self.review is not None:
+                await self.review.add(subject, place, direction, finding, text)
+        if verdict.fired or verdict.failed:
+            log_event(
+                logger,
+                "moderation",
+                request_id=subject.request_id,
+                direction=direction,
+                outcome=outcome,
+                findings=" ".join(
+                    f"{finding.category}={finding.score:.2f}:{action}" for action, finding in verdict.fired
+                ),
+            )

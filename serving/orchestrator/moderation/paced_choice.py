@@ -1,0 +1,268 @@
+"""One answer on its way: judged every few tokens while it is decoded, and shown a little behind what is judged.
+
+    shown             judged              taken from the generator
+      |--- hold-back ---|--- in judgement ---|
+
+Passages end at multiples of `judge_every` tokens, whatever pieces the engine sends them in, and a judgement is of the
+text alone. So a cut falls at the same token for every reader, and again when another process goes on with the stream:
+events leave here only once they may be seen, and what is logged, or resumed, is what has left.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from serving.engine.continuation import without_first_facts
+from serving.engine.request import FinishReason, TokenEvent
+from serving.generation.choice import Choice, ChoiceStep
+from serving.generation.request import TextDelta, Usage
+from serving.orchestrator.moderation.judges.judge import Passage
+from serving.orchestrator.moderation.policy import Policy, Verdict
+
+CONTEXT_CHARS = 1000  # of the answer, that are judged again with what is new
+
+Steps = AsyncGenerator[ChoiceStep, None]
+Judged = Callable[[Passage, int], Awaitable[Verdict]]  # the passage, and how many tokens of the answer it ends at
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the answer answers."""
+
+    tokens: int
+    newest: str  # message
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """An event of one token at most, and what it makes visible."""
+
+    tokens: int  # of the choice, up to its end
+    chars: int  # of the visible text, up to its end
+    event: TokenEvent
+    delta: TextDelta | None
+
+    @property
+    def text(self) -> str:
+        return "" if self.delta is None else self.delta.text
+
+
+class PacedChoice:
+    def __init__(
+        self, index: int, choice: Choice, policy: Policy, judged: Judged, prompt: Prompt, *, waits: bool
+    ) -> None:
+        """`choice` is fresh. `waits`: the judges take their time, so that tokens are taken meanwhile."""
+        self._index = index
+        self._choice = choice
+        self._judge = judged
+        self._prompt = prompt
+        self._waits = waits
+        self._every = policy.judge_every
+        self._lead = policy.lead
+        # A stretch is in judgement and the next one is on its way: the rest of the hold-back is kept behind them.
+        self._behind = 0 if policy.lead else policy.hold_back - 2 * policy.judge_every
+        self._unshown: deque[_Piece] = deque()
+        self._unjudged: deque[_Piece] = deque()
+        self._context = ""  # the end of the judged text
+        self._judged_chars = 0
+        self._judged = 0  # tokens
+        self._taken = 0
+        self._shown = 0
+        self._chars = 0
+        self._ended = False
+        self._judging: asyncio.Task[Verdict] | None = None
+        self._flags: dict[str, float] = {}
+        self._cached_tokens = 0
+        self._judging_end = 0  # tokens
+        self._passage_start = 0  # characters
+
+    def recall(self, events: Iterable[TokenEvent]) -> None:
+        """What was shown by an earlier run."""
+        for event in events:
+            self._take(event)
+        self._show(self._taken)
+        known = max(0, self._taken - self._lead) // self._every * self._every
+        while self._unjudged and self._unjudged[0].tokens <= known:
+            self._keep(self._unjudged.popleft())
+        self._judged = known
+
+    async def steps(self, source: Steps) -> Steps:
+        """Those of `source` that may be seen; after a cut, one with the finish_reason "content_filter". Closing it
+        closes `source`, and so does a cut."""
+        try:
+            async with aclosing(source):
+                async for step in source:
+                    self._take(step.event)
+                    verdict = await self._verdict()
+                    if verdict is not None:
+                        for piece in self._clean(verdict):
+                            yield piece
+                        yield self._cut()
+                        return
+                    if (shown := self._show(self._limit())) is not None:
+                        yield shown
+        finally:
+            if self._judging is not None:
+                self._judging.cancel()
+                await asyncio.gather(self._judging, return_exceptions=True)
+
+    def _take(self, event: TokenEvent) -> None:
+        self._cached_tokens = event.cached_tokens or self._cached_tokens
+        for part in _parts(event):
+            delta = self._choice.feed(part)
+            self._taken += len(part.token_ids)
+            self._chars += 0 if delta is None else len(delta.text)
+            piece = _Piece(self._taken, self._chars, part, delta)
+            self._unshown.append(piece)
+            self._unjudged.append(piece)
+            if delta is not None and delta.finish_reason is not None:
+                self._ended = True
+                return  # a stop string: what the event has beyond it is not of the answer
+
+    async def _verdict(self) -> Verdict | None:
+        """That which cuts; None where nothing does so far."""
+        while True:
+            if self._judging is None:
+                end = self._next_end()
+                if end is None:
+                    return None
+                passage = self._passage(end)
+                if self._waits:
+                    self._judging = asyncio.create_task(self._ask(passage, end))
+                    continue
+                verdict = await self._ask(passage, end)
+            else:
+                behind = self._taken - self._judged
+                if not (self._judging.done() or self._ended or behind >= max(2 * self._every, self._lead)):
+                    return None
+                verdict = await self._judging
+                self._judging = None
+            self._flags.update(verdict.flags)
+            if verdict.stops:
+                return verdict
+            self._judged = self._judging_end
+
+    async def _ask(self, passage: Passage, end: int) -> Verdict:
+        return await self._judge(passage, end)
+
+    def _next_end(self) -> int | None:
+        """Where the next passage ends; None where it is not complete."""
+        end = self._judged + self._every
+        if end <= self._taken:
+            return end
+        return self._taken if self._ended and self._unjudged else None
+
+    def _passage(self, end: int) -> Passage:
+        """Takes what is unjudged up to `end`."""
+        before = self._context
+        fresh: list[str] = []
+        while self._unjudged and self._unjudged[0].tokens <= end:
+            fresh.append(self._unjudged.popleft().text)
+        new = "".join(fresh)
+        text = before + new
+        self._context = text[-CONTEXT_CHARS:]
+        self._judged_chars += len(new)
+        self._passage_start = self._judged_chars - len(text)
+        self._judging_end = end
+        return Passage(text=text, direction="output", fresh=len(new), asked=self._prompt.newest)
+
+    def _keep(self, piece: _Piece) -> None:
+        self._context = (self._context + piece.text)[-CONTEXT_CHARS:]
+        self._judged_chars += len(piece.text)
+
+    def _limit(self) -> int:
+        """How many tokens may be seen."""
+        if self._ended and not self._unjudged and self._judging is None:
+            return self._taken
+        return self._judged + self._lead if self._lead else self._judged - self._behind
+
+    def _show(self, limit: int) -> ChoiceStep | None:
+        """What of the unshown ends within so many tokens, as one step."""
+        ready: list[_Piece] = []
+        while self._unshown and self._unshown[0].tokens <= limit:
+            ready.append(self._unshown.popleft())
+        return self._step(ready) if ready else None
+
+    def _clean(self, verdict: Verdict) -> Iterator[ChoiceStep]:
+        """What stands before the place that the verdict is about."""
+        if not verdict.clean_until:
+            return
+        clean = self._passage_start + verdict.clean_until
+        ready: list[_Piece] = []
+        while self._unshown and self._unshown[0].chars <= clean and self._unshown[0].event.finish_reason is None:
+            ready.append(self._unshown.popleft())
+        if ready:
+            yield self._step(ready)
+
+    def _cut(self) -> ChoiceStep:
+        """The last event. Where nothing was shown it is the first too, and says what that says once."""
+        flags, reason = tuple(sorted(self._flags.items())), FinishReason.CONTENT_FILTER
+        event, prompt_logprobs = TokenEvent(request_id=""), None
+        if not self._shown and self._unshown:
+            first = self._unshown[0]
+            event = replace(first.event, token_ids=(), logprobs=(), stop_token_id=None)
+            prompt_logprobs = None if first.delta is None else first.delta.prompt_logprobs
+        event = replace(event, finish_reason=reason, flags=flags)
+        usage = Usage(
+            prompt_tokens=self._prompt.tokens, cached_tokens=self._cached_tokens, completion_tokens=self._shown
+        )
+        delta = TextDelta(
+            index=self._index, usage=usage, prompt_logprobs=prompt_logprobs, finish_reason=reason, flags=flags
+        )
+        return ChoiceStep(self._index, event, delta)
+
+    def _step(self, pieces: list[_Piece]) -> ChoiceStep:
+        self._shown = pieces[-1].tokens
+        event, delta = _joined_event(pieces), _joined_delta(pieces)
+        if delta is not None and delta.finish_reason is not None and self._flags:
+            flags = tuple(sorted(self._flags.items()))
+            event, delta = replace(event, flags=flags), replace(delta, flags=flags)
+        return ChoiceStep(self._index, event, delta)
+
+
+def _parts(event: TokenEvent) -> Iterator[TokenEvent]:
+    """A token each; what is said once stands in the first, and how it ended in the last."""
+    last = len(event.token_ids) - 1
+    if last < 1:
+        yield event
+        return
+    for at in range(last + 1):
+        part = replace(event, token_ids=event.token_ids[at : at + 1], logprobs=event.logprobs[at : at + 1])
+        if at:
+            part = replace(without_first_facts(part), guessed_tokens=0, accepted_tokens=0)
+        if at < last:
+            part = replace(part, finish_reason=None, stop_token_id=None)
+        yield replace(part, weights=event.weights) if at == last else part
+
+
+def _joined_event(pieces: list[_Piece]) -> TokenEvent:
+    if len(pieces) == 1:
+        return pieces[0].event
+    events = [piece.event for piece in pieces]
+    first, last = events[0], events[-1]
+    return replace(
+        first,
+        token_ids=tuple(token for event in events for token in event.token_ids),
+        logprobs=tuple(entry for event in events for entry in event.logprobs),
+        guessed_tokens=sum(event.guessed_tokens for event in events),
+        accepted_tokens=sum(event.accepted_tokens for event in events),
+        weights=last.weights or first.weights,
+        finish_reason=last.finish_reason,
+        stop_token_id=last.stop_token_id,
+    )
+
+
+def _joined_delta(pieces: list[_Piece]) -> TextDelta | None:
+    deltas = [piece.delta for piece in pieces if piece.delta is not None]
+    if len(deltas) < 2:
+        return deltas[0] if deltas else None
+    last = deltas[-1]
+    return replace(
+        last,
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
+        prompt_logprobs=next((d.prompt_logprobs for d in deltas if d.prompt_logprobs is not None), None),
+    )
