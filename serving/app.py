@@ -46,6 +46,7 @@ from serving.generation.text_embedder import EncoderTokenizer, TextEmbedder
 from serving.generation.tokenizer import load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
+from serving.orchestrator.tools.toolbox import Toolbox
 from serving.orchestrator.moderation.seating import moderation_of
 from serving.sessions.durable_generations import DurablePolicy
 from serving.sessions.generation_log import GenerationLog, LogLimits
@@ -197,6 +198,7 @@ def build_api(
         retrieval=deployment.retrieval,
         tracing=build_tracing(deployment.traces),
         encoder=build_encoder(deployment, None if embedder is None else gateway.guard_embedder(embedder)),
+        toolbox=Toolbox(deployment.tools),
         moderation=moderation,
     )
 

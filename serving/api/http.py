@@ -36,6 +36,8 @@ from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.moderation.moderation import Moderation
+from serving.orchestrator.control_tokens import ControlTokens
+from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.durable_generations import DurableGenerations, DurablePolicy
 from serving.sessions.generation_log import GenerationLog
 from serving.sessions.generation_log_memory import MemoryGenerationLog
@@ -55,6 +57,7 @@ def build_app(
     tracing: Tracing | None = None,
     files: FilesConfig | None = None,
     encoder: TextEmbedder | None = None,
+    toolbox: Toolbox | None = None,
     moderation: Moderation | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
@@ -79,6 +82,8 @@ def build_app(
         streams=streams or StreamLimits(),
         tracing=tracing or Tracing(),
         encoder=encoder,
+        toolbox=toolbox or Toolbox(),
+        control_tokens=ControlTokens(generator.tokenizer),
         moderation=moderation,
     )
     max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
@@ -114,7 +119,7 @@ def build_app(
 @asynccontextmanager
 async def _lifespan(service: Service, batches: Batches | None, board: StatusBoard, _: Starlette) -> AsyncIterator[None]:
     """Streams and batches that another process left are taken up while this one lives."""
-    keeping = [asyncio.create_task(service.durable.run()), asyncio.create_task(board.run())]
+    keeping = [asyncio.create_task(keeper()) for keeper in (service.durable.run, board.run, service.toolbox.run)]
     if batches is not None:
         keeping.append(asyncio.create_task(batches.runner.run()))
     try:

@@ -14,6 +14,8 @@ from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.moderation.moderation import Moderation
+from serving.orchestrator.control_tokens import ControlTokens
+from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.durable_generations import DurableGenerations
 
 
@@ -48,6 +50,8 @@ class Service:
     tracing: Tracing = field(default_factory=Tracing)
     encoder: TextEmbedder | None = None  # behind /v1/embeddings
     moderation: Moderation | None = None  # None: nothing is judged
+    toolbox: Toolbox = field(default_factory=Toolbox)
+    control_tokens: ControlTokens | None = None  # of the generator's tokenizer; None: each turn finds them again
     now: Callable[[], float] = field(default=time.time)
 
     def check_model(self, name: str | None) -> None:
