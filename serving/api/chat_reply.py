@@ -49,10 +49,12 @@ class ChatReply:
         self.created = int(service.now()) if created is None else created
         self._model = service.card.name
         self._choices: dict[int, ChatChoice] = {}
+        self._weights: str | None = None
 
     async def whole(self) -> bytes:
         async with aclosing(self.generation.deltas()) as deltas:
             async for _, delta in deltas:
+                self._weights = delta.weights
                 self.choice(delta.index).keep(delta)
         generation, body = self.generation, self._body
         reply: dict[str, Any] = {
@@ -66,7 +68,7 @@ class ChatReply:
             ],
             "usage": self._usage(),
             "service_tier": None,
-            "system_fingerprint": None,
+            "system_fingerprint": self._weights,
         }
         if body.prompt_logprobs is not None:
             reply["prompt_logprobs"] = prompt_logprobs(self._choices[0].prompt_logprobs)
@@ -85,6 +87,7 @@ class ChatReply:
         )
         async with aclosing(self.generation.deltas()) as deltas:
             async for _, delta in deltas:
+                chunks.sign(delta.weights)
                 if delta.index not in self._choices:
                     yield self._first(chunks, delta)
                 if data := self._chunk(chunks, delta):

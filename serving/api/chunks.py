@@ -17,14 +17,23 @@ class Chunks:
         self, kind: ChunkObject, reply_id: str, created: int, model: str, *, include_usage: bool, text_field: str
     ) -> None:
         """`text_field` is where a choice has its text, as the JSON around it: `"text":` or `"delta":{"content":`."""
-        head = encode({"id": reply_id, "object": kind, "created": created, "model": model})
-        self._head = head[:-1] + b","
+        self._facts: dict[str, Any] = {"id": reply_id, "object": kind, "created": created, "model": model}
         # OpenAI: where usage was asked for, every chunk but the last says "usage": null.
         self._null_usage = b',"usage":null}' if include_usage else b"}"
         close = "}" * text_field.count("{")
-        self._before = b"data: " + self._head + b'"choices":[{"index":'
         self._field = f",{text_field}".encode()
         self._after = f'{close},"logprobs":null,"finish_reason":null}}]'.encode() + self._null_usage + b"\n\n"
+        self._begin()
+
+    def sign(self, weights: str | None) -> None:
+        """Chunks from here on name the weights that drew them."""
+        if weights is not None and weights != self._facts.get("system_fingerprint"):
+            self._facts["system_fingerprint"] = weights
+            self._begin()
+
+    def _begin(self) -> None:
+        self._head = encode(self._facts)[:-1] + b","
+        self._before = b"data: " + self._head + b'"choices":[{"index":'
 
     def text(self, index: int, text: str) -> bytes:
         """The chunk of a choice that has only text."""

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from serving.api.service import Service
 from serving.engine.client import EngineStats
+from serving.engine.operation import EngineState
 from serving.errors import EngineUnavailableError, OverloadedError, WeftError
 from serving.gateway.gateway import DRAIN_RETRY_SECONDS
 from serving.observability.metrics import CONTENT_TYPE
@@ -26,6 +27,10 @@ def health_routes(service: Service, *, metrics: bool = True) -> list[Route]:
         stats = await ask_engine(service)
         if not stats.ready:
             raise EngineUnavailableError("the engine is not ready yet", code="engine_not_ready")
+        if stats.state == EngineState.ASLEEP and stats.wakes_on_request:
+            return JSONResponse({"status": "asleep"})
+        if stats.state != EngineState.RUNNING:
+            raise EngineUnavailableError(f"the engine is {stats.state}", code=f"engine_{stats.state}")
         return JSONResponse({"status": "ready"})
 
     async def exposition(_: Request) -> Response:

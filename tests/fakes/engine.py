@@ -20,6 +20,7 @@ class Script:
     error: str | None = None  # with FinishReason.ERROR
     raises: Exception | None = None  # instead of the first event
     cached_tokens: int = 0
+    weights: tuple[str, str] | None = None  # that drew the first event, and the last one
 
 
 @dataclass
@@ -122,6 +123,7 @@ def _events(request: GenerateRequest, script: Script) -> list[TokenEvent | None]
                 cached_tokens=script.cached_tokens if start == 0 else None,
                 queue_seconds=0.0 if start == 0 else None,
                 error=script.error if last else None,
+                weights=None if script.weights is None else script.weights[last] if last or not start else None,
             )
         )
     return events

@@ -31,6 +31,7 @@ class GrpcReply:
             self._chat = None
             self.generation = CompletionReply(service, body, caller).generation
         self._service = service
+        self._weights: str | None = None  # that drew the last token
         self._body = body
         self._head = {"id": caller.request_id, "model": service.card.name, "created": int(service.now())}
 
@@ -52,6 +53,8 @@ class GrpcReply:
             reply.choices.append(joined[index])
         reply.prompt_token_ids.extend(self._prompt_token_ids())
         reply.usage.CopyFrom(self._usage())
+        if self._weights is not None:
+            reply.system_fingerprint = self._weights
         return reply
 
     async def chunks(self) -> AsyncGenerator[Any, None]:
@@ -63,7 +66,7 @@ class GrpcReply:
                 ids = self._prompt_token_ids() if head else ()
                 yield schema.GenerateChunk(**head, choices=choices, prompt_token_ids=ids)
                 head = {}
-        yield schema.GenerateChunk(usage=self._usage())
+        yield schema.GenerateChunk(usage=self._usage(), system_fingerprint=self._weights)
 
     async def _choices(self) -> AsyncGenerator[Any, None]:
         """What each delta shows, where it shows something; the first one does by being the first."""
@@ -77,6 +80,7 @@ class GrpcReply:
 
     def _choice(self, delta: TextDelta) -> Any:
         """What this delta shows."""
+        self._weights = delta.weights
         if self._chat is None:
             seen = Seen(delta.text, finish_reason=delta.finish_reason.value if delta.finish_reason else None)
         else:

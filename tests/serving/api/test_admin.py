@@ -9,6 +9,7 @@ from serving.access import AccessConfig, AuthConfig, TenantConfig, TierConfig
 from serving.api.admin import build_admin_app
 from serving.api.admin_listener import AdminListener
 from serving.config import ServerConfig
+from serving.engine.operation import LoadWeights, Pause, Resume, Sleep, Wake
 from serving.errors import SetupError
 from serving.gateway.gateway import Gateway
 from serving.gateway.identity import Identity
@@ -126,3 +127,24 @@ async def test_it_listens_on_a_port_of_its_own_from_start_to_stop(office: Office
         await listener.stop(0)
         with pytest.raises(httpx.ConnectError):
             await client.get(f"{url}/health/live")
+
+
+async def test_operations_reach_the_engine_and_only_the_admin_listener_has_them(office: Office) -> None:
+    public = office.key(Scope.INFERENCE)
+    for path, body, operation in (
+        ("pause", {}, Pause()),
+        ("resume", {}, Resume()),
+        ("sleep", {}, Sleep()),
+        ("sleep", {"weights": "none"}, Sleep(weights="none")),
+        ("wake", {}, Wake()),
+        ("weights", {"checkpoint": "new"}, LoadWeights(checkpoint="new")),
+    ):
+        reply = await office.ask("POST", f"/v1/engine/{path}", body)
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["state"] in ("running", "paused")
+        assert office.api.engine.operations[-1] == operation
+        assert (await office.ask("POST", f"/v1/engine/{path}", {"x": 1})).status_code == 400
+        assert (await office.api.post(f"/v1/engine/{path}", body, headers=public)).status_code == 404
+    assert (await office.ask("GET", "/v1/engine")).json() == {"state": "running", "weights": None}
+    assert (await office.ask("POST", "/v1/engine/weights", {})).status_code == 400
+    assert (await office.ask("POST", "/v1/engine/pause", headers=public)).status_code == 403

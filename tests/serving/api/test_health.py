@@ -5,6 +5,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.engine.client import EngineStats
+from serving.engine.operation import EngineState
 from serving.errors import EngineUnavailableError, SetupError, WeftError
 from tests.fakes.engine import ScriptedEngine
 from tests.serving.api.conftest import MODEL, Api, ApiMaker, chat_body
@@ -51,12 +52,21 @@ async def _samples(api: Api) -> dict[str, float]:
     return samples
 
 
+async def test_an_engine_that_requests_wake_is_ready_in_its_sleep(ailing: Api) -> None:
+    engine = _engine(ailing)
+    engine.answer = replace(await engine.stats(), state=EngineState.ASLEEP, wakes_on_request=True)
+    reply = await ailing.get("/health/ready")
+    assert (reply.status_code, reply.json()["status"]) == (200, "asleep")
+
+
 @pytest.mark.parametrize("path", ["/health", "/health/ready"])
 async def test_ready_is_what_the_engine_says_now(ailing: Api, path: str) -> None:
     assert (await ailing.get(path)).status_code == 200
     stats = await _engine(ailing).stats()
     for answer, code in (
         (replace(stats, ready=False), "engine_not_ready"),
+        (replace(stats, state=EngineState.PAUSED), "engine_paused"),
+        (replace(stats, state=EngineState.ASLEEP), "engine_asleep"),
         (EngineUnavailableError("the engine restarts", code="engine_lost"), "engine_lost"),
     ):
         _engine(ailing).answer = answer
