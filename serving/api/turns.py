@@ -10,12 +10,31 @@ from serving.generation.request import TextDelta, TextRequest
 from serving.orchestrator.turn import TurnRunner
 
 
-def turn_runner(service: Service, caller: Caller) -> TurnRunner:
-    """For one request. Each answer of the model is a generation of its own: admitted, counted and traced."""
+class ModelCalls:
+    """The model, as a turn calls it: each answer a generation of its own: admitted, counted and traced."""
 
-    async def generate(request: TextRequest) -> AsyncGenerator[TextDelta, None]:
-        async with aclosing(Generation(service, [request], caller, stream=True).deltas()) as deltas:
+    def __init__(self, service: Service, caller: Caller, *, stream: bool) -> None:
+        self._service = service
+        self._caller = caller
+        self._stream = stream
+        self._made: list[Generation] = []
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(made.prompt_tokens for made in self._made)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(made.completion_tokens for made in self._made)
+
+    async def __call__(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]:
+        generation = Generation(self._service, [request], self._caller, stream=self._stream)
+        self._made.append(generation)
+        async with aclosing(generation.deltas()) as deltas:
             async for _, delta in deltas:
                 yield delta
 
-    return TurnRunner(service.generator, generate, service.toolbox.registry, control=service.control_tokens)
+
+def turn_runner(service: Service, calls: ModelCalls) -> TurnRunner:
+    """For one request."""
+    return TurnRunner(service.generator, calls, service.toolbox.registry, control=service.control_tokens)

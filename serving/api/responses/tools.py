@@ -8,6 +8,7 @@ import msgspec
 
 from serving.errors import RequestError, UnsupportedError
 from serving.orchestrator.tools.registry import ToolRegistry
+from serving.orchestrator.tools.toolbox import Toolbox
 
 MCP = "mcp"
 _NAME = r"^[a-zA-Z0-9_.-]{1,128}$"
@@ -101,6 +102,7 @@ class TurnTools:
     clients: list[dict[str, Any]] = field(default_factory=list)  # in chat completions' form
     here: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name, with settings
     labels: Mapping[str, str] = field(default_factory=dict)
+    unavailable: list[str] = field(default_factory=list)  # servers that are configured, and not there
 
 
 def with_builtins(value: Any) -> Any:
@@ -117,11 +119,14 @@ def with_builtins(value: Any) -> Any:
     ]
 
 
-def turn_tools(tools: Sequence[AnyTool], registry: ToolRegistry) -> TurnTools:
+def turn_tools(tools: Sequence[AnyTool], toolbox: Toolbox) -> TurnTools:
     """Raises RequestError for a tool that this server does not have."""
     clients: list[dict[str, Any]] = []
     here: dict[str, dict[str, Any]] = {}
     labels: dict[str, str] = {}
+    unavailable: list[str] = []
+    registry = toolbox.registry
+    known = {*registry.groups, *(f"{MCP}:{server.label}" for server in toolbox.servers)}
     for number, tool in enumerate(tools):
         if isinstance(tool, FunctionTool):
             function = {name: value for name, value in msgspec.to_builtins(tool).items() if value is not None}
@@ -130,17 +135,19 @@ def turn_tools(tools: Sequence[AnyTool], registry: ToolRegistry) -> TurnTools:
             continue
         group, label = _group(tool)
         names = registry.group(group)
-        if not names and group not in registry.groups:
-            offered = ", ".join(sorted(registry.groups)) or "none"
+        if group not in known:
+            offered = ", ".join(sorted(known)) or "none"
             raise UnsupportedError(
                 f"tools[{number}]: there is no {group[:100]!r} on this server; it has: {offered}",
                 param=f"tools[{number}]",
             )
+        if not names:
+            unavailable.append(label)
         allowed = tool.allowed_tools if isinstance(tool, McpTool) else None
         for name in names if allowed is None else [name for name in names if name in allowed]:
             here[name] = _settings(tool)
             labels[name] = label
-    return TurnTools(clients, here, labels)
+    return TurnTools(clients, here, labels, unavailable)
 
 
 def chosen_tool(choice: NamedTool, registry: ToolRegistry) -> str:

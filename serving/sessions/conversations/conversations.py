@@ -47,7 +47,7 @@ class Conversations:
     async def begin(
         self,
         owner: Owner,
-        turn_id: Callable[[str], str],
+        turn_id: str,
         *,
         facts: Facts,
         inputs: Sequence[Item],
@@ -55,19 +55,19 @@ class Conversations:
         parent: str | None = None,
         conversation: str | None = None,
     ) -> Begun:
-        """A new turn after `parent`, or at the end of `conversation`, or with neither: the first of a tree. `turn_id`
-        makes its id for a tree. The input's items get ids of their own.
+        """A new turn after `parent`, or at the end of `conversation`, or with neither: the first of a tree. Its id is
+        of the same tree.
 
         Raises NotFoundError for a parent or conversation that this owner does not have, ConflictError while the parent
         or another turn of the conversation is being made.
         """
         earlier = parent or conversation
-        tree = new_tree() if earlier is None else await self._tree(owner, earlier)
-        name = turn_id(tree)
-        self._held.add(name)
-        await self.store.lease([name], self.lease_seconds)  # first: whatever happens, somebody will look after it
+        tree = tree_of(turn_id) if earlier is None else await self._tree(owner, earlier)
+        assert tree is not None
+        assert tree == tree_of(turn_id)
+        self._held.add(turn_id)
         turn = Turn(
-            id=name,
+            id=turn_id,
             parent=parent,
             conversation=conversation,
             created_at=created_at,
@@ -75,11 +75,42 @@ class Conversations:
             holder=self._holder,
         )
         try:
+            await self.store.lease([turn_id], self.lease_seconds)  # first: whatever happens, somebody looks after it
             turn = await self._write_begun(tree, owner, turn, facts, inputs, is_first=earlier is None)
             return Begun(turn, await self._items_before(tree, turn))
         except BaseException:
-            await self._let_go(name)
+            self.abandon(turn_id)
             raise
+
+    def abandon(self, turn_id: str) -> None:
+        """Leaves a turn that cannot be ended here, to whoever looks after it once its lease is over."""
+        self._held.discard(turn_id)
+
+    async def forget(self, turn_id: str) -> None:
+        """A turn that came to nothing: as if it had not been begun. Raises NotHeldError."""
+        turn = await self._held_turn(turn_id)
+        keys: list[Key] = [("turn", turn_id)]
+        if turn.conversation is not None:
+            keys.append(("conversation", turn.conversation))
+
+        def work(found: Rows) -> Edit:
+            turn = self._own(found, turn_id)
+            put = self._freed(found, turn, joins=False)
+            return Edit(put, [("turn", turn_id), ("facts", turn_id), *item_keys(turn)])
+
+        tree = tree_of(turn_id) or ""
+        if turn.parent is None and turn.conversation is None:
+            await self.store.drop(tree)
+        else:
+            await self._change_own(turn_id, keys, work)
+        await self._let_go(turn_id)
+
+    async def history(self, owner: Owner, turn_id: str) -> list[Item]:
+        """Of the turn and all before it, oldest first. Raises NotFoundError, and ConflictError while it is made."""
+        stored = await self.find(owner, turn_id)
+        if not stored.turn.ended:
+            raise _in_progress(turn_id)
+        return [item for _, item in await self._path_items(tree_of(turn_id) or "", turn_id)]
 
     async def _write_begun(
         self, tree: str, owner: Owner, turn: Turn, facts: Facts, inputs: Sequence[Item], *, is_first: bool
@@ -96,11 +127,7 @@ class Conversations:
                 if parent.deleted:
                     raise missing(turn.parent)
                 if not parent.ended:
-                    raise ConflictError(
-                        f"the response {turn.parent} is still being made",
-                        param="previous_response_id",
-                        code="response_in_progress",
-                    )
+                    raise _in_progress(turn.parent)
                 return Edit({("turn", turn.id): encode(turn), **rows}, outcome=turn)
             conversation = conversation_in(found, turn.conversation or "")
             if conversation.busy is not None:
@@ -147,19 +174,9 @@ class Conversations:
 
         def work(found: Rows) -> Edit:
             turn = self._own(found, turn_id)
-            put = {
-                ("turn", turn_id): encode(msgspec.structs.replace(turn, holder=None)),
-                ("facts", turn_id): encode(facts),
-            }
-            raw = found.get(("conversation", turn.conversation or ""))
-            if raw is not None:
-                conversation = msgspec.json.decode(raw, type=Conversation)
-                if conversation.busy == turn_id:
-                    head = turn_id if joins else conversation.head
-                    put["conversation", conversation.id] = encode(
-                        msgspec.structs.replace(conversation, busy=None, head=head)
-                    )
-            return Edit(put)
+            ended = encode(msgspec.structs.replace(turn, holder=None))
+            put = {("turn", turn_id): ended, ("facts", turn_id): encode(facts)}
+            return Edit({**put, **self._freed(found, turn, joins=joins)})
 
         await self._change_own(turn_id, keys, work)
         await self._let_go(turn_id)
@@ -186,9 +203,15 @@ class Conversations:
     # Conversations
 
     async def create_conversation(
-        self, owner: Owner, metadata: Mapping[str, str], items: Sequence[Item], created_at: int
+        self,
+        owner: Owner,
+        metadata: Mapping[str, str],
+        items: Sequence[Item],
+        created_at: int,
+        tree: str | None = None,
     ) -> Conversation:
-        tree = new_tree()
+        """`tree` is a new one, which the items' ids have."""
+        tree = tree or new_tree()
         name = new_id(CONVERSATION, tree)
         rows: dict[Key, bytes] = {}
         head = None
@@ -325,6 +348,16 @@ class Conversations:
             raise NotHeldError(turn_id)
         return turn
 
+    def _freed(self, found: Rows, turn: Turn, *, joins: bool) -> dict[Key, bytes]:
+        """The row of a turn's conversation, where it has one and that still waits for it."""
+        raw = found.get(("conversation", turn.conversation or ""))
+        conversation = None if raw is None else msgspec.json.decode(raw, type=Conversation)
+        if conversation is None or conversation.busy != turn.id:
+            return {}
+        head = turn.id if joins else conversation.head
+        freed = msgspec.structs.replace(conversation, busy=None, head=head)
+        return {("conversation", conversation.id): encode(freed)}
+
     async def _held_turn(self, turn_id: str) -> Turn:
         rows = await self.store.read(tree_of(turn_id) or "", "turn", [turn_id])
         return self._own({("turn", name): row for name, row in rows.items()}, turn_id)
@@ -384,3 +417,9 @@ class Conversations:
         ]
         items = await self.store.read(tree, "item", places)
         return [(place, msgspec.json.decode(items[place])) for place in places if place in items]
+
+
+def _in_progress(turn_id: str) -> ConflictError:
+    return ConflictError(
+        f"the response {turn_id} is still being made", param="previous_response_id", code="response_in_progress"
+    )

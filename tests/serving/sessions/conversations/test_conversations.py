@@ -1,7 +1,6 @@
 """What conversations promise, whatever store they are in."""
 
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from serving.errors import ConflictError, ConversationStoreError, NotFoundError
 from serving.sessions.conversations.conversations import Conversations, NotHeldError
-from serving.sessions.conversations.ids import RESPONSE, new_id, new_tree
+from serving.sessions.conversations.ids import RESPONSE, new_id, new_tree, tree_of
 from serving.sessions.conversations.postgres_store import PostgresConversationStore
 from serving.sessions.conversations.records import Begun, Item, Owner
 from serving.sessions.conversations.redis_store import RedisConversationStore
@@ -55,8 +54,9 @@ def said(text: str, **fields: Any) -> Item:
 
 
 async def begin(conversations: Conversations, owner: Owner, text: str, **where: str) -> Begun:
+    tree = tree_of("".join(where.values())) or new_tree()
     return await conversations.begin(
-        owner, partial(new_id, RESPONSE), facts={"model": "m"}, inputs=[said(text)], created_at=1, **where
+        owner, new_id(RESPONSE, tree), facts={"model": "m"}, inputs=[said(text)], created_at=1, **where
     )
 
 
@@ -98,6 +98,7 @@ async def test_turns_with_one_parent_are_branches_that_do_not_see_each_other(mak
     root = await answer(conversations, owner, "a")
     left = await answer(conversations, owner, "b", parent=root)
     right = await answer(conversations, owner, "c", parent=root)
+    assert texts(await conversations.history(owner, left)) == ["a", "re: a", "b", "re: b"]
     deep = await begin(conversations, owner, "d", parent=left)
     assert texts(deep.history) == ["a", "re: a", "b", "re: b"]
     assert texts((await begin(conversations, owner, "e", parent=right)).history) == ["a", "re: a", "c", "re: c"]
@@ -106,9 +107,27 @@ async def test_turns_with_one_parent_are_branches_that_do_not_see_each_other(mak
 async def test_a_parent_that_is_being_made_is_a_conflict(make: Maker, owner: Owner) -> None:
     conversations = make()
     begun = await begin(conversations, owner, "a")
-    with pytest.raises(ConflictError) as refused:
-        await begin(make(), owner, "b", parent=begun.turn.id)
-    assert refused.value.code == "response_in_progress"
+    for asked in (begin(make(), owner, "b", parent=begun.turn.id), make().history(owner, begun.turn.id)):
+        with pytest.raises(ConflictError) as refused:
+            await asked
+        assert refused.value.code == "response_in_progress"
+
+
+async def test_a_turn_that_is_forgotten_was_never_there(make: Maker, owner: Owner) -> None:
+    conversations = make()
+    alone = await begin(conversations, owner, "a")
+    await conversations.forget(alone.turn.id)
+    assert await conversations.export(owner.tenant) == []
+    made = await conversations.create_conversation(owner, {}, [said("start")], 5)
+    begun = await begin(conversations, owner, "b", conversation=made.id)
+    await conversations.put_output(begun.turn.id, 0, said("half"))
+    await conversations.forget(begun.turn.id)
+    with pytest.raises(NotFoundError):
+        await conversations.find(owner, begun.turn.id)
+    (tree,) = await conversations.export(owner.tenant)
+    assert [item["content"] for turn in tree["turns"] for item in turn["items"]] == ["start"]
+    await answer(conversations, owner, "c", conversation=made.id)
+    assert texts(await conversations.items(owner, made.id)) == ["start", "c", "re: c"]
 
 
 async def test_a_conversation_grows_by_turns_that_join_it_and_takes_one_at_a_time(make: Maker, owner: Owner) -> None:

@@ -1,0 +1,113 @@
+"""Items as the messages of a chat.
+
+One answer of the model is one message, with its text and its calls, so that a conversation that goes on has the prompt
+that it had, and shares its pages. Which items were one answer is written down where the server made them; else calls
+that follow each other are one.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from serving.generation.tool_calls import ToolCall
+from serving.orchestrator.tools.registry import ToolResult
+from serving.orchestrator.turn_calls import assistant_message, result_message
+from serving.orchestrator.turns import Message
+from serving.sessions.conversations.records import Item
+
+NOT_SENT = "the result is not in the conversation"
+_CALLS = ("function_call", "mcp_call", "file_search_call", "code_interpreter_call", "web_search_call")
+
+
+def chat_messages(instructions: str | None, items: Iterable[Item]) -> list[Message]:
+    messages: list[Message] = [] if instructions is None else [{"role": "system", "content": instructions}]
+    answer = _Answer()
+    for item in items:
+        if item["type"] in _CALLS or (item["type"] == "message" and item["role"] == "assistant"):
+            if not answer.takes(item):
+                messages += answer.messages()
+                answer = _Answer()
+            answer.add(item)
+            continue
+        messages += answer.messages()
+        answer = _Answer()
+        if item["type"] == "function_call_output":
+            text = item["output"] if isinstance(item["output"], str) else _joined(item["output"])
+            messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": text})
+        else:
+            messages.append({"role": item["role"], "content": _joined(item["content"])})
+    return [*messages, *answer.messages()]
+
+
+class _Answer:
+    """One of the model's, as far as it is read."""
+
+    def __init__(self) -> None:
+        self._number: str | None = None
+        self._texts: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._results: list[Message] = []
+        self._is_empty = True
+
+    def takes(self, item: Item) -> bool:
+        if self._is_empty:
+            return True
+        number = item.get("_answer")
+        if number is not None or self._number is not None:
+            return number == self._number
+        return item["type"] in _CALLS
+
+    def add(self, item: Item) -> None:
+        self._is_empty = False
+        self._number = item.get("_answer")
+        if item["type"] == "message":
+            self._texts.append(_joined(item["content"]))
+            return
+        call, result = _call(item)
+        self._calls.append(call)
+        if result is not None:
+            self._results.append(result_message(call, ToolResult(text=result)))
+
+    def messages(self) -> list[Message]:
+        if self._is_empty:
+            return []
+        return [assistant_message("".join(self._texts), self._calls), *self._results]
+
+
+def _joined(parts: str | Sequence[dict[str, Any]]) -> str:
+    if isinstance(parts, str):
+        return parts
+    return "\n".join(part.get("text") or part.get("refusal") or "" for part in parts)
+
+
+def _call(item: Item) -> tuple[ToolCall, str | None]:
+    """The call, and its result where it ran here."""
+    if item["type"] == "function_call":
+        return ToolCall(index=0, id=item["call_id"], name=item["name"], arguments=item["arguments"]), None
+    name, arguments, result = _seen(item)
+    call = ToolCall(
+        index=0,
+        id=item.get("_call_id", item["id"]),
+        name=item.get("_name", name),
+        arguments=item.get("_arguments", arguments),
+    )
+    return call, item.get("_result", result)
+
+
+def _seen(item: Item) -> tuple[str, str, str]:
+    """Name, arguments and result of a call that ran here, as far as a client knows them who sends it back."""
+    match item["type"]:
+        case "mcp_call":
+            error = item.get("error")
+            failure = error.get("content") if isinstance(error, dict) else error
+            return item["name"], item["arguments"], str(item.get("output") or failure or NOT_SENT)
+        case "file_search_call":
+            found = [str(result.get("text", "")) for result in item.get("results") or ()]
+            query = " ".join(item["queries"])
+            return "file_search", json.dumps({"query": query}, ensure_ascii=False), "\n\n".join(found) or NOT_SENT
+        case "code_interpreter_call":
+            logs = [str(output.get("logs", "")) for output in item.get("outputs") or ()]
+            return "code_interpreter", json.dumps({"code": item.get("code") or ""}), "\n".join(logs) or NOT_SENT
+        case _:
+            query = str(item["action"].get("query", ""))
+            return "web_search", json.dumps({"query": query}, ensure_ascii=False), NOT_SENT

@@ -1,0 +1,95 @@
+"""Responses that are made in the background: tasks of this process, and their events for whoever reads them."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+from serving.api.responses.made import MadeResponse
+from serving.api.responses.output import Told
+from serving.errors import OverloadedError
+from serving.observability.logs import log_failure
+
+MOST_RUNNING = 256  # of this process; each waits for its row like any other request
+KEPT_SECONDS = 600.0  # after the end, the events between; the response itself is in the store
+
+logger = logging.getLogger(__name__)
+
+
+class LiveResponse:
+    def __init__(self, made: MadeResponse) -> None:
+        self._made = made
+        self._events: list[Told] = []
+        self._more = asyncio.Event()
+        self._ended_at: float | None = None
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def ended(self) -> bool:
+        return self._ended_at is not None
+
+    def is_stale(self, now: float) -> bool:
+        return self._ended_at is not None and now - self._ended_at > KEPT_SECONDS
+
+    async def cancel(self) -> None:
+        """Returns once it has ended."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def follow(self, after: int) -> AsyncGenerator[Told, None]:
+        """The events with a higher number than `after`, to the end."""
+        position = after + 1
+        while True:
+            more = self._more
+            while position < len(self._events):
+                yield self._events[position]
+                position += 1
+            if self.ended:
+                return
+            await more.wait()
+
+    async def _run(self) -> None:
+        try:
+            async with aclosing(self._made.background()) as events:
+                async for event in events:
+                    self._add(event)
+        except Exception as error:  # of the task itself: nobody else would see it
+            log_failure(logger, "a response in the background failed", error)
+            raise
+        finally:
+            self._ended_at = time.monotonic()
+            self._wake()
+
+    def _add(self, event: Told) -> None:
+        self._events.append(event)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._more.set()
+        self._more = asyncio.Event()
+
+
+class LiveResponses:
+    def __init__(self) -> None:
+        self._live: dict[str, LiveResponse] = {}
+
+    async def start(self, made: MadeResponse) -> Mapping[str, object]:
+        """The response as it is now: queued. Raises OverloadedError, and what MadeResponse.begin raises."""
+        now = time.monotonic()
+        self._live = {name: live for name, live in self._live.items() if not live.is_stale(now)}
+        if sum(not live.ended for live in self._live.values()) >= MOST_RUNNING:
+            raise OverloadedError(
+                "too many responses are made in the background", retry_after=5.0, code="too_many_responses"
+            )
+        await made.begin(queued=True)
+        told = made.response
+        self._live[made.id] = LiveResponse(made)
+        return told
+
+    def get(self, response_id: str) -> LiveResponse | None:
+        """None where this process does not make it, or not any more."""
+        return self._live.get(response_id)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(live.cancel() for live in self._live.values()))

@@ -1,0 +1,235 @@
+"""One response, from its beginning to its end: the turn is run, and written down as it goes.
+
+Its events are numbered from 0. A client that leaves closes the events' generator, and with it the turn; what was said
+until then is kept.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from serving.api.caller import Caller
+from serving.api.responses.asked import their_param, turn_request
+from serving.api.responses.body import ResponsesBody
+from serving.api.responses.items import stored_items
+from serving.api.responses.outline import outline_of, whole
+from serving.api.responses.output import Output, Told, Write
+from serving.api.responses.record import Record, StoredRecord, Unrecorded
+from serving.api.responses.tools import turn_tools
+from serving.api.service import Service
+from serving.api.turns import ModelCalls, turn_runner
+from serving.errors import ConversationStoreError, EngineError, RequestError, WeftError
+from serving.observability.logs import log_failure
+from serving.orchestrator.turn_events import ContextFitted, Notice, TurnEnded, TurnEvent
+from serving.orchestrator.turn_request import TurnRequest
+from serving.sessions.conversations.conversations import Conversations
+from serving.sessions.conversations.ids import RESPONSE, new_id, new_tree, tree_of
+from serving.sessions.conversations.records import Owner
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnService:
+    """What turns need beside what every request does."""
+
+    service: Service
+    conversations: Conversations
+
+
+class MadeResponse:
+    def __init__(self, turns: TurnService, body: ResponsesBody, caller: Caller) -> None:
+        """Raises RequestError for what the body asks for and this server cannot do."""
+        body.check_together()
+        service = turns.service
+        self._tools = turn_tools(body.tools or (), service.toolbox)
+        if body.tools and body.tool_choice != "none":
+            service.check_tool_format()
+        self._turns = turns
+        self._body = body
+        self._caller = caller
+        tree = tree_of(body.previous_response_id or body.conversation_id or "") or new_tree()
+        self.id = new_id(RESPONSE, tree)
+        self.failure: WeftError | None = None  # what ended it early
+        self.generation = ModelCalls(service, caller, stream=bool(body.stream))
+        self._outline = outline_of(body, self.id, service.card.name, service.now())
+        for label in self._tools.unavailable:
+            self._outline.note(Notice("tool_unavailable", f"the server {label} is not available now", {"name": label}))
+        self._inputs = stored_items(body.input, partial(new_id, tree=tree))
+        self._output = Output(
+            self.id,
+            self._tools.labels,
+            frozenset(tool["function"]["name"] for tool in self._tools.clients),
+            partial(new_id, tree=tree),
+            tuple(body.include or ()),
+        )
+        owner = Owner(caller.principal.tenant, body.user_id)
+        self._record: Record = (
+            StoredRecord(
+                turns.conversations,
+                owner,
+                self.id,
+                parent=body.previous_response_id,
+                conversation=body.conversation_id,
+                created_at=self._outline.created_at,
+            )
+            if body.is_stored
+            else Unrecorded(turns.conversations, owner, parent=body.previous_response_id)
+        )
+        self._told = 0
+        self._request: TurnRequest | None = None
+
+    @property
+    def response(self) -> dict[str, Any]:
+        return whole(self._outline.facts, self._output.items, self._body.include or ())
+
+    async def begin(self, *, queued: bool = False) -> None:
+        """Writes down that it has begun. Raises what Conversations.begin raises, and RequestError."""
+        if queued:
+            self._outline.status = "queued"
+        history = await self._record.begin(self._outline.facts, self._inputs)
+        try:
+            self._request = turn_request(
+                self._body, self._caller, [*history, *self._inputs], self._tools, self._turns.service.toolbox.registry
+            )
+        except RequestError:
+            await self._record.forget()
+            raise
+
+    async def whole(self) -> dict[str, Any]:
+        """The response as it is in the end. Raises as `events`, and the WeftError that ended it."""
+        async with aclosing(self.events()) as events:
+            async for _ in events:
+                pass
+        if self.failure is not None:
+            raise self.failure
+        return self.response
+
+    async def events(self) -> AsyncGenerator[Told, None]:
+        """Raises the WeftError that came before anything was generated: then there is no such response."""
+        await self.begin()
+        preface = list(self._preface())
+        steps = self._steps()
+        try:
+            async with aclosing(steps):
+                async for told in steps:
+                    for early in preface:
+                        yield self._numbered(early)
+                    preface = []
+                    yield self._numbered(told)
+        except WeftError as error:
+            if preface:
+                await self._record.forget()
+                raise self._in_their_words(error) from None
+            async for told in self._failed(error):
+                yield told
+        except Exception:  # a fault of the server's own
+            async for _ in self._failed(EngineError("the server failed on this request", code="internal_error")):
+                pass
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            if preface and not self._output.items:
+                await self._record.forget()
+            else:
+                await self._cancelled()
+            raise
+
+    async def background(self) -> AsyncGenerator[Told, None]:
+        """As `events`, of a response that was begun. Whatever happens ends it, and raises nothing but what ends the
+        task that reads."""
+        yield self._numbered({"type": "response.created", "response": self.response})
+        yield self._numbered({"type": "response.queued", "response": self.response})
+        self._outline.status = "in_progress"
+        try:
+            await self._record.change(self._outline.facts)
+            yield self._numbered({"type": "response.in_progress", "response": self.response})
+            async with aclosing(self._steps()) as steps:
+                async for told in steps:
+                    yield self._numbered(told)
+        except WeftError as error:
+            async for told in self._failed(self._in_their_words(error)):
+                yield told
+        except Exception as error:  # told without its text, and logged
+            log_failure(logger, "a response failed", error, request_id=self._caller.request_id)
+            failure = EngineError("the server failed on this request", code="internal_error")
+            async for told in self._failed(failure):
+                yield told
+        except (asyncio.CancelledError, GeneratorExit):
+            await self._cancelled()
+            raise
+
+    async def _steps(self) -> AsyncGenerator[Told, None]:
+        """What is to be told once the model answers, in its order, and written first where it is to be kept."""
+        assert self._request is not None
+        runner = turn_runner(self._turns.service, self.generation)
+        ended: TurnEnded | None = None
+        async with aclosing(runner.run(self._request)) as events:
+            async for event in events:
+                if isinstance(event, TurnEnded):
+                    ended = event
+                    break
+                async for told in self._written(self._seen(event)):
+                    yield told
+        assert ended is not None
+        async for told in self._written(self._output.end()):
+            yield told
+        self._outline.end(ended, self._turns.service.now())
+        await self._record.end(self._outline.facts, joins=True)
+        yield {"type": f"response.{self._outline.status}", "response": self.response}
+
+    def _seen(self, event: TurnEvent) -> Iterable[Write | Told]:
+        if isinstance(event, ContextFitted):
+            self._outline.fit(event.context)
+        elif isinstance(event, Notice):
+            self._outline.note(event)
+        return self._output.see(event)
+
+    async def _written(self, steps: Iterable[Write | Told]) -> AsyncGenerator[Told, None]:
+        for step in steps:
+            if isinstance(step, Write):
+                await self._record.put(step.position, step.item)
+            else:
+                yield step
+
+    def _preface(self) -> Iterator[Told]:
+        yield {"type": "response.created", "response": self.response}
+        yield {"type": "response.in_progress", "response": self.response}
+
+    async def _failed(self, error: WeftError) -> AsyncGenerator[Told, None]:
+        self.failure = error
+        self._outline.fail(error)
+        async for told in self._cut():
+            yield told
+        yield self._numbered({"type": "response.failed", "response": self.response})
+
+    async def _cancelled(self) -> None:
+        self._outline.cancel()
+        async for _ in self._cut():
+            pass
+
+    async def _cut(self) -> AsyncGenerator[Told, None]:
+        """Ends what is broken off, with what there is of it."""
+        try:
+            async for told in self._written(self._output.cut()):
+                yield self._numbered(told)
+            await self._record.end(self._outline.facts, joins=bool(self._output.items))
+        except (ConversationStoreError, RequestError) as error:  # its lease will be over, and then somebody ends it
+            log_failure(logger, "a response could not be ended", error, request_id=self._caller.request_id)
+            self._record.abandon()
+
+    def _numbered(self, told: Told) -> Told:
+        self._told += 1
+        return {**told, "sequence_number": self._told - 1}
+
+    def _in_their_words(self, error: WeftError) -> WeftError:
+        """An error about a field of the chat that was made of the body, as one about the body's."""
+        if not isinstance(error, RequestError) or error.param is None:
+            return error
+        name = their_param(error.param)
+        if name == error.param:
+            return error
+        return type(error)(error.message.replace(error.param, name), param=name, code=error.code)

@@ -1,0 +1,147 @@
+"""A turn's events as the items of an output, and as the events that tell of them.
+
+An item that is written down comes before the event that tells of it, and before the turn goes on: what a client has
+seen whole is kept, and so is a call before its tool runs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from serving.api.responses.call_items import FUNCTION, CallItem, interrupted
+from serving.api.responses.items import output_text, shown
+from serving.api.responses.outline import visible
+from serving.orchestrator.turn_events import (
+    CallArguments,
+    CallBegun,
+    CallReady,
+    ContextFitted,
+    ResultReady,
+    TextOut,
+    TurnEvent,
+)
+from serving.sessions.conversations.records import Item
+
+Told = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The item as it is now, at its place in the output."""
+
+    position: int
+    item: Item
+
+
+class Output:
+    def __init__(
+        self,
+        response_id: str,
+        labels: Mapping[str, str],
+        clients: frozenset[str],
+        new_id: Callable[[str], str],
+        include: tuple[str, ...] = (),
+    ) -> None:
+        """`labels` of tools that run here, `clients`: the names of those that do not. `new_id` makes an item's id."""
+        self.items: list[Item] = []
+        self._response_id = response_id
+        self._labels = labels
+        self._clients = clients
+        self._new_id = new_id
+        self._include = include
+        self._answers = 0
+        self._text: list[str] | None = None  # of the message that is open, the last item
+        self._calls: dict[str, CallItem] = {}  # by call id
+
+    def see(self, event: TurnEvent) -> Iterator[Write | Told]:
+        match event:
+            case ContextFitted():
+                yield from self._close_text("completed")
+                self._answers += 1
+            case TextOut(text):
+                yield from self._add_text(text)
+            case CallBegun(call_id, name):
+                yield from self._close_text("completed")
+                yield from self._begin_call(call_id, name)
+            case CallArguments(call_id, text):
+                yield from self._calls[call_id].arguments(text)
+            case CallReady(call, runs_here):
+                made = self._calls[call.id]
+                told = list(made.ready(call))
+                yield self._write(made.position)
+                yield from told
+                if not runs_here:
+                    yield self._item_event("done", made.position)
+            case ResultReady(call_id, result):
+                made = self._calls[call_id]
+                told = list(made.result(result))
+                yield self._write(made.position)
+                yield from told
+                if made.item["type"] != "function_call":
+                    yield self._item_event("done", made.position)
+
+    def end(self) -> Iterator[Write | Told]:
+        """Of a turn that came to its end."""
+        yield from self._close_text("completed")
+        yield from self._break_off("the answer was cut off, and the tool did not run")
+
+    def cut(self) -> Iterator[Write | Told]:
+        """Of a turn that did not."""
+        yield from self._close_text("incomplete")
+        yield from self._break_off("the turn was ended; nobody knows whether the tool has done its work")
+
+    def _add_text(self, text: str) -> Iterator[Told]:
+        if self._text is None:
+            self._text = []
+            item = {"id": self._new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant"}
+            position = self._add({**item, "content": []})
+            yield self._item_event("added", position)
+            yield {**self._part_event("content_part.added"), "part": output_text("")}
+        self._text.append(text)
+        yield {**self._part_event("output_text.delta"), "delta": text, "logprobs": []}
+
+    def _close_text(self, status: str) -> Iterator[Write | Told]:
+        if self._text is None:
+            return
+        part = output_text("".join(self._text))
+        self._text = None
+        position = len(self.items) - 1
+        self.items[position] |= {"status": status, "content": [part]}
+        yield self._write(position)
+        yield {**self._part_event("output_text.done"), "text": part["text"], "logprobs": []}
+        yield {**self._part_event("content_part.done"), "part": part}
+        yield self._item_event("done", position)
+
+    def _begin_call(self, call_id: str, name: str) -> Iterator[Told]:
+        label = FUNCTION if name in self._clients else self._labels.get(name, "weft")
+        made = CallItem.begun(label, call_id, name, len(self.items), self._new_id)
+        self._calls[call_id] = made
+        self._add(made.item)
+        yield self._item_event("added", made.position)
+        yield from made.told_begun()
+
+    def _break_off(self, why: str) -> Iterator[Write | Told]:
+        for position, item in enumerate(self.items):
+            broken = interrupted(item, why)
+            if broken is not item:
+                self.items[position] = broken
+                yield self._write(position)
+                yield self._item_event("done", position)
+
+    def _add(self, item: Item) -> int:
+        item["_answer"] = f"{self._response_id}:{self._answers}"
+        self.items.append(item)
+        return len(self.items) - 1
+
+    def _write(self, position: int) -> Write:
+        return Write(position, dict(self.items[position]))
+
+    def _item_event(self, what: str, position: int) -> Told:
+        item = self.items[position]
+        told = visible(item, self._include) if what == "done" else shown(item)
+        return {"type": f"response.output_item.{what}", "output_index": position, "item": told}
+
+    def _part_event(self, what: str) -> Told:
+        position = len(self.items) - 1
+        place = {"item_id": self.items[position]["id"], "output_index": position, "content_index": 0}
+        return {"type": f"response.{what}", **place}

@@ -1,0 +1,143 @@
+"""Where a response is written down as it goes: in a store, or, where the client wants nothing kept, nowhere."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from serving.api.responses.call_items import interrupted
+from serving.errors import ConflictError, ConversationStoreError
+from serving.observability.logs import log_failure
+from serving.sessions.conversations.conversations import Conversations, NotHeldError
+from serving.sessions.conversations.records import Item, Owner, StoredTurn
+
+LOST = "the server was stopped while it made this response"
+
+logger = logging.getLogger(__name__)
+
+Facts = Mapping[str, Any]
+
+
+class Record(Protocol):
+    async def begin(self, facts: Facts, inputs: Sequence[Item]) -> Sequence[Item]:
+        """What came before, oldest first. Raises what Conversations.begin raises."""
+        ...
+
+    async def put(self, position: int, item: Item) -> None:
+        """Raises ConflictError where others have ended or erased the response, ConversationStoreError."""
+        ...
+
+    async def change(self, facts: Facts) -> None:
+        """Raises as `put`."""
+        ...
+
+    async def end(self, facts: Facts, *, joins: bool) -> None:
+        """Raises as `put`."""
+        ...
+
+    async def forget(self) -> None: ...
+
+    def abandon(self) -> None:
+        """It cannot be ended here."""
+        ...
+
+
+class StoredRecord:
+    def __init__(
+        self,
+        conversations: Conversations,
+        owner: Owner,
+        response_id: str,
+        *,
+        parent: str | None,
+        conversation: str | None,
+        created_at: int,
+    ) -> None:
+        self._conversations = conversations
+        self._owner = owner
+        self._id = response_id
+        self._parent = parent
+        self._conversation = conversation
+        self._created_at = created_at
+
+    async def begin(self, facts: Facts, inputs: Sequence[Item]) -> Sequence[Item]:
+        begun = await self._conversations.begin(
+            self._owner,
+            self._id,
+            facts=facts,
+            inputs=inputs,
+            created_at=self._created_at,
+            parent=self._parent,
+            conversation=self._conversation,
+        )
+        return begun.history
+
+    async def put(self, position: int, item: Item) -> None:
+        try:
+            await self._conversations.put_output(self._id, position, item)
+        except NotHeldError:
+            raise self._taken() from None
+
+    async def change(self, facts: Facts) -> None:
+        try:
+            await self._conversations.put_facts(self._id, facts)
+        except NotHeldError:
+            raise self._taken() from None
+
+    async def end(self, facts: Facts, *, joins: bool) -> None:
+        try:
+            await self._conversations.end(self._id, facts, joins=joins)
+        except NotHeldError:
+            raise self._taken() from None
+
+    async def forget(self) -> None:
+        try:
+            await self._conversations.forget(self._id)
+        except NotHeldError:
+            return
+        except ConversationStoreError as error:  # its lease will be over, and then somebody ends it
+            log_failure(logger, "a response could not be taken back", error)
+            self.abandon()
+
+    def abandon(self) -> None:
+        self._conversations.abandon(self._id)
+
+    def _taken(self) -> ConflictError:
+        return ConflictError(f"{self._id} was ended or erased by others", code="response_taken")
+
+
+class Unrecorded:
+    """Reads what came before, and writes nothing."""
+
+    def __init__(self, conversations: Conversations, owner: Owner, *, parent: str | None) -> None:
+        self._conversations = conversations
+        self._owner = owner
+        self._parent = parent
+
+    async def begin(self, facts: Facts, inputs: Sequence[Item]) -> Sequence[Item]:
+        return [] if self._parent is None else await self._conversations.history(self._owner, self._parent)
+
+    async def put(self, position: int, item: Item) -> None:
+        pass
+
+    async def change(self, facts: Facts) -> None:
+        pass
+
+    async def end(self, facts: Facts, *, joins: bool) -> None:
+        pass
+
+    async def forget(self) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+
+async def close_lost(conversations: Conversations, stored: StoredTurn) -> None:
+    """Ends a response whose process is gone: with what it had written, and no call without its result. No tool is run
+    again. Raises NotHeldError and ConversationStoreError."""
+    for position, item in enumerate(stored.outputs):
+        broken = interrupted(item, f"{LOST}; nobody knows whether the tool has done its work")
+        if broken is not item:
+            await conversations.put_output(stored.turn.id, position, broken)
+    facts = {**stored.facts, "status": "failed", "error": {"code": "server_error", "message": LOST}}
+    await conversations.end(stored.turn.id, facts, joins=bool(stored.outputs))

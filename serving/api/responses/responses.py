@@ -1,0 +1,30 @@
+"""Everything of responses and conversations that an application needs, over one store."""
+
+from functools import partial
+
+from starlette.routing import Route
+
+from serving.api.conversations.routes import conversation_routes
+from serving.api.responses.live import LiveResponses
+from serving.api.responses.made import TurnService
+from serving.api.responses.record import close_lost
+from serving.api.responses.routes import response_routes
+from serving.api.service import Service
+from serving.sessions.conversations.conversations import Conversations
+from serving.sessions.conversations.keeper import Keeper
+
+
+class Responses:
+    def __init__(self, service: Service, conversations: Conversations, max_body_bytes: int) -> None:
+        self.conversations = conversations
+        self.live = LiveResponses()
+        self.keeper = Keeper(conversations, partial(close_lost, conversations))
+        self.routes: list[Route] = [
+            *response_routes(TurnService(service=service, conversations=conversations), self.live, max_body_bytes),
+            *conversation_routes(service, conversations, max_body_bytes),
+        ]
+
+    async def close(self) -> None:
+        """What is made in the background ends here, with what there is of it."""
+        await self.live.close()
+        await self.conversations.store.close()
