@@ -48,15 +48,20 @@ from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.orchestrator.moderation.seating import moderation_of
+from serving.sessions.conversations.conversations import Conversations
+from serving.sessions.conversations.sqlite_store import SqliteConversationStore
+from serving.sessions.conversations.store import ConversationStore
 from serving.sessions.durable_generations import DurablePolicy
 from serving.sessions.generation_log import GenerationLog, LogLimits
 from serving.sessions.generation_log_memory import MemoryGenerationLog
 from serving.sessions.generation_log_sqlite import SqliteGenerationLog
+from serving.settings.conversations import ConversationsConfig
 
 if TYPE_CHECKING:
     from serving.api.grpc.server import GrpcServer
 
 REDIS_PASSWORD_VARIABLE = "WEFT_REDIS_PASSWORD"
+POSTGRES_PASSWORD_VARIABLE = "WEFT_POSTGRES_PASSWORD"
 COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
@@ -199,6 +204,7 @@ def build_api(
         tracing=build_tracing(deployment.traces),
         encoder=build_encoder(deployment, None if embedder is None else gateway.guard_embedder(embedder)),
         toolbox=Toolbox(deployment.tools),
+        conversations=Conversations(build_conversation_store(deployment.conversations)),
         moderation=moderation,
     )
 
@@ -224,6 +230,21 @@ def build_log(streams: StreamsConfig) -> GenerationLog:
 
         return RedisGenerationLog(streams.redis, limits, password=os.environ.get(REDIS_PASSWORD_VARIABLE))
     return MemoryGenerationLog(limits)
+
+
+def build_conversation_store(config: ConversationsConfig) -> ConversationStore:
+    """Raises ConfigError."""
+    retain = config.retain_seconds
+    if config.store == "sqlite" or config.url is None:
+        return SqliteConversationStore(config.path, retain)
+    # Here and not above: most deployments do without their clients.
+    if config.store == "postgres":
+        from serving.sessions.conversations.postgres_store import PostgresConversationStore
+
+        return PostgresConversationStore(config.url, retain, os.environ.get(POSTGRES_PASSWORD_VARIABLE))
+    from serving.sessions.conversations.redis_store import RedisConversationStore
+
+    return RedisConversationStore(config.url, retain, os.environ.get(REDIS_PASSWORD_VARIABLE))
 
 
 def build_gateway(deployment: Deployment, metrics: Metrics, api_key: str | None = None) -> Gateway:

@@ -27,6 +27,7 @@ from serving.access import (
 from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
 from serving.settings.adapters import AdaptersConfig, check_adapters
+from serving.settings.conversations import ConversationsConfig, check_conversations
 from serving.settings.moderation import ModerationConfig, check_moderation
 from serving.settings.operations import OperationsConfig
 from serving.settings.retrieval import RetrievalConfig, check_retrieval
@@ -192,6 +193,7 @@ _RANGES: dict[str, tuple[int, float]] = {
     "files.max_batch_requests": (1, math.inf),
     "files.max_tenant_batches": (1, math.inf),
     "files.concurrent_requests": (1, math.inf),
+    "conversations.retain_days": (0, 36500),
     "streams.max_bytes": (1 << 20, math.inf),
     "speculation.depth": (1, 15),
     "adapters.slots": (0, 1024),
@@ -213,6 +215,7 @@ class Deployment:
     server: ServerConfig = field(default_factory=ServerConfig)
     streams: StreamsConfig = field(default_factory=StreamsConfig)
     files: FilesConfig = field(default_factory=FilesConfig)
+    conversations: ConversationsConfig = field(default_factory=ConversationsConfig)
     embeddings: EmbeddingsConfig | None = None  # None: no /v1/embeddings
     moderation: ModerationConfig | None = None  # None: nothing is judged, and no /v1/moderations
     retrieval: RetrievalConfig | None = None  # None: no /v1/vector_stores
@@ -293,6 +296,7 @@ def check_limits(deployment: Deployment, where: str) -> None:
         )
     _check_names(deployment.server, where)
     _check_streams(deployment.streams, where)
+    check_conversations(deployment.conversations, where)
     _check_cluster(deployment.cluster, where)
     _check_embeddings(deployment, where)
     _check_traces(deployment.traces, where)

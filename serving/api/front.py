@@ -47,7 +47,7 @@ _PAGE_PATHS = ("/", "/admin", "/status")  # where a person comes with a browser,
 # What a path needs beside a name; INFERENCE where it is not here.
 _GRANTS = {"/metrics": Grant.ADMIN, "/status.json": Grant.ADMIN}
 _TRACED = "/v1/"
-_GENERATING = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/messages"))
+_GENERATING = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"))
 _ERROR_SHAPES: Mapping[str, ErrorShape] = {
     "/v1/messages": anthropic_shape,
     "/v1/messages/count_tokens": anthropic_shape,

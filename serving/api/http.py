@@ -19,6 +19,7 @@ from serving.api.messages.routes import message_routes
 from serving.api.openapi.routes import document_routes
 from serving.api.page import page_routes
 from serving.api.request_body import body_bytes_for
+from serving.api.responses.responses import Responses
 from serving.api.resumed_generation import resumed_events
 from serving.api.service import ModelCard, Service, StreamLimits
 from serving.api.status.board import StatusBoard
@@ -38,6 +39,8 @@ from serving.observability.request_trace import Tracing
 from serving.orchestrator.moderation.moderation import Moderation
 from serving.orchestrator.control_tokens import ControlTokens
 from serving.orchestrator.tools.toolbox import Toolbox
+from serving.sessions.conversations.conversations import Conversations
+from serving.sessions.conversations.sqlite_store import SqliteConversationStore
 from serving.sessions.durable_generations import DurableGenerations, DurablePolicy
 from serving.sessions.generation_log import GenerationLog
 from serving.sessions.generation_log_memory import MemoryGenerationLog
@@ -58,11 +61,13 @@ def build_app(
     files: FilesConfig | None = None,
     encoder: TextEmbedder | None = None,
     toolbox: Toolbox | None = None,
+    conversations: Conversations | None = None,
     moderation: Moderation | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
     given where more than this app writes to it (`metered_engine.py`), and `gateway` where it is to ask who comes: an
-    open one lets everybody in. `log` holds durable streams; None: this process's memory. Raises ConfigError where the
+    open one lets everybody in. `log` holds durable streams; None: this process's memory, as for
+    `conversations`. Raises ConfigError where the
     folder of `files` cannot be used."""
     metrics = metrics or Metrics(card.name)
     gateway = gateway or Gateway()
@@ -90,10 +95,13 @@ def build_app(
     board = StatusBoard(service)
     shows_numbers = not gateway.access.admin.only_metrics_here
     batches = open_batches(service, files, max_body_bytes)
+    kept = conversations or Conversations(SqliteConversationStore(None))
+    responses = Responses(service, kept, max_body_bytes)
     app = Starlette(
         routes=[
             *text_routes(service, max_body_bytes),
             *message_routes(service, max_body_bytes),
+            *responses.routes,
             *([] if encoder is None else embedding_routes(service, encoder, max_body_bytes)),
             *stream_routes(service),
             *([] if batches is None else batches.routes),
@@ -107,7 +115,7 @@ def build_app(
         ],
         middleware=[Middleware(Front, metrics=metrics, gate=Gate(server), gateway=gateway, tracing=service.tracing)],
         exception_handlers={HTTPException: pass_on},
-        lifespan=partial(_lifespan, service, batches, board),
+        lifespan=partial(_lifespan, service, batches, responses, board),
     )
     app.router.redirect_slashes = False
     app.state.service = service
@@ -117,9 +125,12 @@ def build_app(
 
 
 @asynccontextmanager
-async def _lifespan(service: Service, batches: Batches | None, board: StatusBoard, _: Starlette) -> AsyncIterator[None]:
+async def _lifespan(
+    service: Service, batches: Batches | None, responses: Responses, board: StatusBoard, _: Starlette
+) -> AsyncIterator[None]:
     """Streams and batches that another process left are taken up while this one lives."""
-    keeping = [asyncio.create_task(keeper()) for keeper in (service.durable.run, board.run, service.toolbox.run)]
+    keepers = (service.durable.run, board.run, service.toolbox.run, responses.keeper.run)
+    keeping = [asyncio.create_task(keeper()) for keeper in keepers]
     if batches is not None:
         keeping.append(asyncio.create_task(batches.runner.run()))
     try:
@@ -130,6 +141,7 @@ async def _lifespan(service: Service, batches: Batches | None, board: StatusBoar
         await asyncio.gather(*keeping, return_exceptions=True)
         if batches is not None:
             batches.close()
+        await responses.close()
         await service.durable.hand_over()
         await service.durable.close()
         await service.gateway.close()

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from serving.api.batches.batch_body import BatchBody
 from serving.api.chat_body import ChatBody
 from serving.api.completion_body import CompletionBody
+from serving.api.conversations.body import ConversationBody, ItemsBody, MetadataBody
 from serving.api.embedding_body import EmbeddingBody
 from serving.api.files.upload import PURPOSES
 from serving.api.messages.body import CountTokensBody, MessagesBody
 from serving.api.openapi.operation import EVENTS, Operation, Query
+from serving.api.responses.body import INCLUDES, ResponsesBody
 from serving.api.tokenize_body import DetokenizeBody, TokenizeBody
 from serving.observability.metrics import CONTENT_TYPE
 
@@ -30,6 +32,21 @@ _AFTER = Query(name="after", schema={"type": "string"}, says="The id of the last
 def _limit(most: int) -> Query:
     return Query(name="limit", schema={"type": "integer", "minimum": 1, "maximum": most}, says="So many at most.")
 
+
+_ORDER = Query(name="order", schema={"enum": ["asc", "desc"]}, says="The newest first if not given.")
+_INCLUDE = Query(
+    name="include",
+    schema={"type": "array", "items": {"enum": list(INCLUDES)}},
+    says="What is left out of items if not asked for.",
+)
+_STREAMED = (
+    Query(name="stream", schema={"type": "boolean"}, says="The events, of a response made in the background."),
+    Query(
+        name="starting_after",
+        schema={"type": "integer", "minimum": 0, "maximum": 999_999_999},
+        says="With stream: the number of the last event that the client has.",
+    ),
+)
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/chat/completions"): Operation(
@@ -63,6 +80,48 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         example={"messages": _HI},
         reply="TokenCount",
         error="MessagesError",
+    ),
+    ("POST", "/v1/responses"): Operation(
+        says="A turn: an answer with the calls of tools before it, kept where store is not false.",
+        body=ResponsesBody,
+        example={"input": "hi", "max_output_tokens": 16},
+        reply="Response",
+        streams=True,
+    ),
+    ("GET", "/v1/responses/{response_id}"): Operation(
+        says="A stored response.", reply="Response", streams=True, query=(_INCLUDE, *_STREAMED)
+    ),
+    ("DELETE", "/v1/responses/{response_id}"): Operation(says="Deletes a response.", reply="ResponseEnd"),
+    ("POST", "/v1/responses/{response_id}/cancel"): Operation(
+        says="Ends a response that is made in the background.", reply="Response"
+    ),
+    ("GET", "/v1/responses/{response_id}/input_items"): Operation(
+        says="What a response was made of.", reply="Items", query=(_limit(100), _ORDER, _AFTER)
+    ),
+    ("POST", "/v1/conversations"): Operation(
+        says="A new conversation.",
+        body=ConversationBody,
+        example={"items": [{"type": "message", "role": "user", "content": "hi"}], "metadata": {"topic": "demo"}},
+        reply="Conversation",
+    ),
+    ("GET", "/v1/conversations/{conversation_id}"): Operation(says="What is known of it.", reply="Conversation"),
+    ("POST", "/v1/conversations/{conversation_id}"): Operation(
+        says="Changes its metadata.", body=MetadataBody, reply="Conversation"
+    ),
+    ("DELETE", "/v1/conversations/{conversation_id}"): Operation(
+        says="Deletes it, with all that was said in it.", reply="ConversationEnd"
+    ),
+    ("GET", "/v1/conversations/{conversation_id}/items"): Operation(
+        says="What was said in it.", reply="Items", query=(_limit(100), _ORDER, _AFTER, _INCLUDE)
+    ),
+    ("POST", "/v1/conversations/{conversation_id}/items"): Operation(
+        says="Adds items at its end.", body=ItemsBody, reply="Items", query=(_INCLUDE,)
+    ),
+    ("GET", "/v1/conversations/{conversation_id}/items/{item_id}"): Operation(
+        says="One of its items.", reply="Item", query=(_INCLUDE,)
+    ),
+    ("DELETE", "/v1/conversations/{conversation_id}/items/{item_id}"): Operation(
+        says="Deletes one of its items.", reply="Conversation"
     ),
     ("POST", "/tokenize"): Operation(
         says="A prompt, or messages, as tokens.", body=TokenizeBody, example={"prompt": "hi"}, reply="Tokens"
