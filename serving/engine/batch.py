@@ -22,9 +22,12 @@ SAMPLES = 1
 STATEFUL = 2  # its row was set up: it has penalties, a bias, masks or bad words
 BANS_STOPS = 4  # min_tokens is not reached
 FEEDS_BACK = 8  # its token is the row's last one, still on the device
+SCORED = 16  # the log-probabilities of what it draws are wanted
 
 # The rows of the [fields, S] block that describes each sequence.
-NUMBERS = ("row", "flags", "kv_len", "last")  # last: index in the flat batch of the sequence's last token
+# last: index in the flat batch of the sequence's last token. guesses: how many of its last tokens are guesses.
+# stop_bans: at how many of the draws, from the first one, min_tokens is not reached. adapter: its slot, from 1; 0: none.
+NUMBERS = ("row", "flags", "kv_len", "last", "guesses", "stop_bans", "adapter")
 FLOATS = ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")
 INTEGERS = ("top_k", "seed_hi", "seed_lo")
 SEQUENCE_FIELDS = (*NUMBERS, *FLOATS, *INTEGERS)
@@ -94,6 +97,7 @@ class PackedBatch:
     plain: bool  # every sequence that samples is plain greedy
     logprobs: bool  # some sequence wants its token scored
     prompt_logprobs: bool
+    adapted: bool  # some sequence has an adapter
 
 
 class BatchPacker:
@@ -115,6 +119,7 @@ class BatchPacker:
         self._integers = np.zeros((len(INTEGERS), num_rows), np.uint32)
         self._sampling: list[SamplingParams] = [SamplingParams()] * num_rows
         self._stateful = [False] * num_rows
+        self._adapters = np.zeros(num_rows, np.int32)
 
     def pack(self, plan: StepPlan) -> PackedBatch:
         for admission in plan.admissions:
@@ -144,6 +149,7 @@ class BatchPacker:
             and all(sampling.temperature == 0.0 for sampling in sampled),
             logprobs=any(sampling.logprobs is not None for sampling in sampled),
             prompt_logprobs=any(r.prompt_logprobs_from is not None for r in plan.ranges),
+            adapted=bool(self._adapters[[r.row for r in plan.ranges]].any()),
         )
 
     def _members(self, ranges: Sequence[Range]) -> list[list[int]]:
@@ -160,6 +166,7 @@ class BatchPacker:
         self._filled[row] = 0
         self._sampling[row] = sampling
         self._stateful[row] = sampling.needs_row
+        self._adapters[row] = admission.adapter
         self._floats[:, row] = (
             sampling.temperature,
             sampling.top_p,
@@ -184,6 +191,8 @@ class BatchPacker:
                 flag |= STATEFUL
                 if r.num_output < self._sampling[row].min_tokens:
                     flag |= BANS_STOPS
+            if r.samples and self._sampling[row].logprobs is not None:
+                flag |= SCORED
             flags.append(flag if r.token_ids else flag | FEEDS_BACK)
         count = len(ranges)
         rows = np.array([r.row for r in ranges], np.int32)
@@ -195,17 +204,26 @@ class BatchPacker:
         view["cu_q_lens"][count + 1 :] = ends[-1]
         view["page_table"][:count] = self._table[rows]
         block = view["sequences"][:, :count]
-        block[: len(NUMBERS)] = (rows, flags, kv_lens, ends - 1)
+        guesses = np.array([r.guesses for r in ranges], np.int32)
+        numbers = (rows, flags, kv_lens, ends - 1, guesses, self._stop_bans(ranges, flags), self._adapters[rows])
+        block[: len(NUMBERS)] = numbers
         block[_FLOAT_ROWS] = self._floats[:, rows].view(np.int32)
         block[_INTEGER_ROWS] = self._integers[:, rows].view(np.int32)
         return flags
+
+    def _stop_bans(self, ranges: Sequence[Range], flags: list[int]) -> list[int]:
+        return [
+            self._sampling[r.row].min_tokens - r.num_output if flag & BANS_STOPS else 0
+            for r, flag in zip(ranges, flags, strict=True)
+        ]
 
     def _fill_tokens(self, ranges: Sequence[Range], view: dict[str, np.ndarray]) -> None:
         """One entry a token; padding belongs to sequence S, which does not exist."""
         count = len(ranges)
         token_ids: list[int] = []
         for r in ranges:
-            token_ids.extend(r.token_ids or (0,))
+            token_ids.extend(r.token_ids)
+            token_ids.extend((0,) * (r.length - len(r.token_ids)))  # those that the device has
         used = len(token_ids)
         lengths = np.diff(view["cu_q_lens"][: count + 1])
         first_position = view["sequences"][NUMBERS.index("kv_len"), :count] - view["cu_q_lens"][1 : count + 1]

@@ -38,6 +38,11 @@ class Constraint:
         return None if self._begin is None or self.failure is not None else self._matcher
 
     @property
+    def is_complete(self) -> bool:
+        """Whether nothing but the end of the text may follow."""
+        return self._begin is not None and self._matcher.is_stopped()
+
+    @property
     def mask(self) -> np.ndarray:
         """[W] uint32: what is allowed where there is no matcher."""
         return self._free

@@ -57,6 +57,29 @@ class Draft:
                 self.decodes[i] = replace(self.decodes[i], pages=sequence.page_table)
             sequence.repeat(rounds)
 
+    def guess(self, index: int, count: int, token_ids: tuple[int, ...]) -> None:
+        """Lets the range of `decoding[index]` go on with so many guesses, for which it has the pages: `token_ids`, or
+        those that the device will make. The range stays where it is until `move_guesses`."""
+        sequence, planned = self.decoding[index], self.decodes[index]
+        sequence.guess(count)
+        self.budget -= count
+        self.decodes[index] = replace(
+            planned,
+            length=planned.length + count,
+            token_ids=(*planned.token_ids, *token_ids),
+            pages=sequence.page_table,
+            guesses=count,
+        )
+
+    def move_guesses(self) -> None:
+        """Puts the ranges that have guesses behind those of one token."""
+        for planned, sequence in zip(self.decodes, self.decoding, strict=True):
+            if planned.guesses:
+                self.chunks.append(planned)
+                self.prefilling.append(sequence)
+        self.decoding = [s for planned, s in zip(self.decodes, self.decoding, strict=True) if not planned.guesses]
+        self.decodes = [planned for planned in self.decodes if not planned.guesses]
+
     def issue(self, step: int) -> Issued:
         owners, ranges = self.decoding + self.prefilling, (*self.decodes, *self.chunks)
         constrained: tuple[int, ...] = ()

@@ -182,12 +182,8 @@ class Executor:
         )
 
         def draw(masks: np.ndarray | None) -> DrawnGuesses:
-            if masks is None:
-                self._rows, *drawn = verifier.draw[layout](self._rows, *drawn_from)
-            else:
-                every = verifier.masks_of(plan, batch, masks)
-                self._rows, *drawn = verifier.draw_masked[layout](self._rows, *drawn_from, every)
-            tokens, scores = drawn
+            every = verifier.no_masks[layout] if masks is None else verifier.masks_of(plan, batch, masks)
+            self._rows, tokens, scores = verifier.draw[layout](self._rows, *drawn_from, every)
             for array in jax.tree.leaves((tokens, scores) if batch.logprobs else tokens):
                 array.copy_to_host_async()
             return tokens, scores

@@ -28,7 +28,7 @@ import numpy as np
 from serving.engine import cluster_wire
 from serving.engine.cluster import differences
 from serving.engine.cluster_wire import Begin, Goodbye, Hello, Keys, Loaded, Masks, Seal
-from serving.engine.engine import Pending
+from serving.engine.engine import Pending, PendingGuesses
 from serving.engine.limits import ExecutorLimits
 from serving.engine.local import SizedExecutor
 from serving.engine.plan import StepPlan, StepResult
@@ -267,7 +267,11 @@ class LeadingExecutor:
     def dispatch(self, plan: StepPlan) -> Pending:
         self._leader.send(plan)
         pending = self._executor.dispatch(plan)
-        return _MaskedStep(self._leader, pending) if plan.constrained else pending
+        if not plan.constrained:
+            return pending
+        if isinstance(pending, PendingGuesses):
+            return _MaskedGuesses(self._leader, pending, pending)
+        return _MaskedStep(self._leader, pending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +287,14 @@ class _MaskedStep:
 
     def collect(self) -> StepResult:
         return self.pending.collect()
+
+
+@dataclass(frozen=True, slots=True)
+class _MaskedGuesses(_MaskedStep):
+    step: PendingGuesses
+
+    def guessed(self) -> list[list[int]]:
+        return self.step.guessed()
 
 
 def _refuse(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:

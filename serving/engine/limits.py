@@ -19,10 +19,21 @@ class ExecutorLimits:
     token_buckets: tuple[int, ...]  # ascending; the last one is the token budget
     shards: int = 1
     decode_rounds: int = 1  # tokens that the device may draw of each sequence by itself
+    guesses: int = 0  # at the next tokens of a sequence, that one step may verify; 0: none
 
     @property
     def table_width(self) -> int:
         return -(-self.max_model_len // self.page_size)
+
+    @property
+    def guessed_buckets(self) -> tuple[int, ...]:
+        """The buckets of steps with guesses: those that hold a guess, up to the one for a guess of every sequence. With
+        more to compute, decoding has load enough."""
+        if not self.guesses:
+            return ()
+        wanted = min(max(2 * self.max_num_seqs, 1 + self.guesses), self.token_buckets[-1])
+        largest = self.layout_for(wanted).tokens
+        return tuple(bucket for bucket in self.token_buckets if 1 < bucket <= largest)
 
     def layout_for(self, num_tokens: int) -> BatchLayout:
         for bucket in self.token_buckets:

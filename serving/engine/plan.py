@@ -17,6 +17,7 @@ class Admission:
     sampling: SamplingParams
     prompt_token_ids: tuple[int, ...]
     output_token_ids: tuple[int, ...]  # generated so far: for penalties, bad words, and the row's last token
+    adapter: int = 0  # the slot of its adapter, from 1; 0: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,10 @@ class Range:
     # Equal to `start` where the range reports logprobs of the prompt's tokens at positions start+1 ..
     # min(start + length, len(prompt) - 1); None where it reports none.
     prompt_logprobs_from: int | None = None
+    # So many tokens at the end are guesses at those that the range's own draws will be: a token is drawn after each
+    # position from the first guess's predecessor on, for as long as the guesses are what was drawn. `token_ids` lacks
+    # the guesses where the device makes them.
+    guesses: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +63,20 @@ class StepPlan:
     def num_tokens(self) -> int:
         return sum(r.length for r in self.ranges)
 
+    @property
+    def guesses(self) -> int:
+        """The most that a range has. Above 0, no other step is in flight beside this one."""
+        return max(r.guesses for r in self.ranges)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeResult:
     """What the device returned for one range of the plan, in the plan's order."""
 
     token_id: int | None  # None where the range did not sample; negative where nothing could be drawn
-    following: tuple[int, ...] = ()  # what the further rounds drew
+    following: tuple[int, ...] = ()  # what the further rounds drew, or what was drawn after each guess that was right
     logprobs: TokenLogprobs | None = None
+    following_logprobs: tuple[TokenLogprobs, ...] = ()
     # Entry i scores the prompt token at position start+1+i, given those before it; only positions that the prompt has.
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 

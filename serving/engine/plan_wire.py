@@ -28,6 +28,7 @@ class RangeChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     samples: bool
     num_output: int
     prompt_logprobs_from: int | None
+    guesses: int
 
 
 class PlanChange(msgspec.Struct, frozen=True, tag="plan"):
@@ -72,6 +73,7 @@ class PlanSender:
             r.samples,
             r.num_output,
             r.prompt_logprobs_from,
+            r.guesses,
         )
 
 
@@ -120,6 +122,7 @@ class PlanReceiver:
             sampling=self._sampling[change.row],
             num_output=change.num_output,
             prompt_logprobs_from=change.prompt_logprobs_from,
+            guesses=change.guesses,
         )
 
 
@@ -132,3 +135,4 @@ def _numbers_of(plan: StepPlan) -> Iterable[int]:
     yield from (plan.step, plan.num_decode, plan.rounds, len(plan.admissions), len(plan.ranges), *plan.constrained)
     for r in plan.ranges:
         yield from (r.row, r.start, r.length, len(r.pages), r.pages[-1], r.num_output, r.samples, r.sampling.seed)
+        yield r.guesses

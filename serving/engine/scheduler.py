@@ -81,9 +81,9 @@ class Scheduler:
     the same prefix. `token_buckets` are the step sizes that are compiled (empty: not known), `target_inter_token` the
     seconds that a step may take while streams of the foreground decode (None: any), `aging` the seconds for which
     a class may stand still, `decode_rounds` the tokens that the device draws of each sequence by itself where nothing
-    else is to be done, and that takes no more than `burst_seconds`, `speculator` what guesses at tokens, `tiers` what keeps the pages that `pool` gives up:
-    their moves are to be run after each plan. Times are seconds on one clock of the caller's. Every plan that is
-    returned must be run, in order.
+    else is to be done, and that takes no more than `burst_seconds`, `speculator` what guesses at tokens, `tiers` what
+    keeps the pages that `pool` gives up: their moves are to be run after each plan. Times are seconds on one clock of
+    the caller's. Every plan that is returned must be run, in order.
     """
 
     def __init__(

@@ -4,7 +4,8 @@
     2  prefill of those, as far as the step's budget goes
     3  admission of those of the foreground that wait; for them, background sequences give up rows and pages
     4  the same for the background, with what is left
-    5  several tokens for each sequence at once, where all of them decode and nobody waits
+    5  guesses for sequences, where all of them decode
+    6  several tokens for each sequence at once, where all of them decode, without guesses, and nobody waits
 
 With batch work absent, 4 is nothing. A background sequence is looked at only when all others have their part, so it
 yields within the step in which somebody else needs its row, its pages or its tokens.
@@ -21,7 +22,9 @@ from serving.engine.policies.order import BACKGROUND, BACKGROUND_RANKS, FOREGROU
 from serving.engine.policies.victim import choose_victim
 from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence
+from serving.engine.speculation.speculator import Speculator
 from serving.engine.step_cost import StepCost
+from serving.engine.tiers.restores import Restores
 
 BURST_SECONDS = 0.025  # that the device may go on by itself: who arrives meanwhile waits for it, and for one more
 
@@ -40,6 +43,8 @@ class StepPlanner:
         max_model_len: int,
         decode_rounds: int = 1,
         burst_seconds: float = BURST_SECONDS,
+        speculator: Speculator | None = None,
+        restores: Restores | None = None,
     ) -> None:
         self.drain_rate = DrainRate()
         self.queried_tokens = 0
@@ -51,6 +56,8 @@ class StepPlanner:
         self._max_model_len = max_model_len
         self._rounds = decode_rounds
         self._burst_seconds = burst_seconds
+        self._restores = restores
+        self._speculator = speculator
 
     def draft(self, now: float) -> Draft:
         """The next step; `draft.hopeless` are those found waiting whose deadline cannot be met, to be ended."""
@@ -67,6 +74,8 @@ class StepPlanner:
         if not blocked:
             departures += self._admit_waiting(draft, BACKGROUND_RANKS, now)[0]
         self.drain_rate.observe(now, departures)
+        if self._speculator is not None:
+            self._speculator.extend(draft, roster.pool)
         if self._rounds > 1 and self._target_seconds is None and self._may_repeat(draft):
             draft.repeat(self._rounds)
         return draft
@@ -136,7 +145,9 @@ class StepPlanner:
             if sequence.in_flight:
                 return admitted, True
             cached = self._roster.sharing.cached_pages(sequence)
-            if is_hopeless(sequence, len(cached) * sequence.page_size, self._cost, now):
+            if self._restores is not None and self._restores.must_wait(sequence, cached):
+                skipped.append(sequence)
+            elif is_hopeless(sequence, len(cached) * sequence.page_size, self._cost, now):
                 draft.hopeless.append(sequence)
             elif self._roster.sharing.must_wait(sequence, len(cached)):
                 skipped.append(sequence)
@@ -177,6 +188,8 @@ class StepPlanner:
     def _admit(self, sequence: Sequence, pages: list[int], num_cached: int, draft: Draft, now: float) -> None:
         first_time = sequence.queue_seconds is None
         draft.admissions.append(self._roster.admit(sequence, pages, num_cached, now))
+        if self._restores is not None:
+            self._restores.admitted(sequence, num_cached if first_time else 0)
         if first_time:
             self.queried_tokens += len(sequence.tokens)
             self.hit_tokens += sequence.computed

@@ -111,8 +111,8 @@ def forward(
     fields = unpack(vector, layout)
     model = program.model(weights)
     if entering is None:
-        entering = program.split_tokens(_token_ids(fields, layout, last_token))
-    hidden, pool = _walked(program, model, layout, fields, pool, entering)
+        entering = program.split_tokens(batch_token_ids(fields, layout, last_token))
+    hidden, pool = walked(program, model, layout, fields, pool, entering)
     return pool, *_drawn(program, model, fields, last_token, hidden), hidden
 
 
@@ -129,7 +129,7 @@ def decode_rounds(
 
     A batch that is all greedy draws as `forward` does; which of the two, the device looks up once.
     """
-    random = jnp.any(sampling.is_random(sample_params(_sequences(unpack(vector, layout)))))
+    random = jnp.any(sampling.is_random(sample_params(block_of_sequences(unpack(vector, layout)))))
 
     def one(state: tuple[Pool, SamplerRows, Array], _: None) -> tuple[tuple[Pool, SamplerRows, Array], Array]:
         pool, rows, vector = state
@@ -170,12 +170,12 @@ def pass_on(
     """A stage of a pipeline that is not the last: (pool, hidden [T, D])."""
     fields = unpack(vector, layout)
     model = program.model(weights)
-    entering = program.split_tokens(_token_ids(fields, layout, source)) if model.begins else source
-    hidden, pool = _walked(program, model, layout, fields, pool, entering)
+    entering = program.split_tokens(batch_token_ids(fields, layout, source)) if model.begins else source
+    hidden, pool = walked(program, model, layout, fields, pool, entering)
     return pool, hidden
 
 
-def _walked(
+def walked(
     program: ModelProgram, model: Any, layout: BatchLayout, fields: dict[str, Array], pool: Pool, entering: Array
 ) -> tuple[Array, Pool]:
     """(hidden [T, D], pool) after the layers that the program has."""
@@ -184,9 +184,9 @@ def _walked(
     return model(entering, positions, pool, attend)
 
 
-def _token_ids(fields: dict[str, Array], layout: BatchLayout, last_token: Array) -> Array:
+def batch_token_ids(fields: dict[str, Array], layout: BatchLayout, last_token: Array) -> Array:
     """[T] the batch's tokens; of a sequence that feeds back, the last one of its row."""
-    sequences = dict(zip(SEQUENCE_FIELDS, _sequences(fields), strict=True))
+    sequences = dict(zip(SEQUENCE_FIELDS, block_of_sequences(fields), strict=True))
     owner = jnp.minimum(fields["sequence_ids"], layout.sequences - 1)
     owner = (owner + layout.sequences * jnp.arange(layout.shards, dtype=jnp.int32)[:, None]).reshape(-1)
     feeds_back = sequences["flags"] & FEEDS_BACK != 0
@@ -198,7 +198,7 @@ def ragged_batch(fields: dict[str, Array], layout: BatchLayout) -> RaggedBatch:
     alone = layout.shards == 1
     return RaggedBatch(
         page_table=fields["page_table"].reshape(-1, layout.table_width),
-        kv_lens=_sequences(fields)[SEQUENCE_FIELDS.index("kv_len")],
+        kv_lens=block_of_sequences(fields)[SEQUENCE_FIELDS.index("kv_len")],
         cu_q_lens=fields["cu_q_lens"].reshape(-1),
         num_decode=fields["counts"][0, 0] if alone else fields["counts"][:, 0],
         num_seqs=fields["counts"][0, 1] if alone else fields["counts"][:, 1],
@@ -207,7 +207,7 @@ def ragged_batch(fields: dict[str, Array], layout: BatchLayout) -> RaggedBatch:
     )
 
 
-def _sequences(fields: dict[str, Array]) -> Array:
+def block_of_sequences(fields: dict[str, Array]) -> Array:
     """The block of sequences [fields, S] of all shards."""
     return jnp.moveaxis(fields["sequences"], 0, 1).reshape(len(SEQUENCE_FIELDS), -1)
 
@@ -216,7 +216,7 @@ def _drawn(
     program: ModelProgram, model: Any, fields: dict[str, Array], last_token: Array, hidden: Array
 ) -> tuple[Array, Array, Array, Array]:
     """(last_token, greedy tokens [S], logits [S, V], the block of sequences) of hidden [T, D]."""
-    sequences = _sequences(fields)
+    sequences = block_of_sequences(fields)
     at_last = program.rows_of_shards(hidden, sequences[SEQUENCE_FIELDS.index("last")])
     logits = program.without_padding(model.logits(at_last))
     last_token, tokens = sampling.greedy(last_token, logits, sample_params(sequences))

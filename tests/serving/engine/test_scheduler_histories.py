@@ -11,6 +11,10 @@ from serving.engine.plan import StepPlan, StepResult
 from serving.engine.request import FinishReason, GenerateRequest, Priority, SamplingParams, TokenEvent
 from serving.engine.scheduler import Scheduler
 from serving.errors import ContextLengthError, OverloadedError, RequestError
+from serving.engine.speculation.prompt_lookup import PromptLookup
+from serving.engine.speculation.speculator import Speculator
+from serving.engine.tiers.moves import Tier
+from serving.engine.tiers.page_tiers import PageTiers
 from tests.fakes.paged_device import VOCAB_SIZE, PagedDevice, Stream, expected_stream
 
 BLOCKS = 20
@@ -29,6 +33,12 @@ COUNTED = (
     "repeated",
 )
 
+    "guessed",
+    "accepted",
+    "saved",
+    "from_host",
+    "from_disk",
+    "damaged",
 
 class _Client:
     """What one client has received, and what it should have."""
@@ -94,6 +104,14 @@ class _History:
         self.burst = rng.choice((0.025, 1.0))
         self.prefixes = [self._tokens(rng.randint(1, 14)) for _ in range(2)]
         self.clients: dict[str, _Client] = {}
+        self.guesses = rng.choice((0, 0, 1, 3))
+        self.adapts = rng.random() < 0.3
+        self.host_pages = rng.choice((0, 2, 6, 20))
+        self.disk_pages = rng.choice((0, 3, 30)) if self.host_pages else 0
+        self.batch = rng.choice((1, 2, 5))
+        self.damage = rng.choice((0.0, 0.8))  # of a file
+        self.longest = rng.choice((0, 1, 6))  # plans that a copy takes
+        self.files: dict[bytes, tuple[int, ...]] = {}
         self.now = 0.0
         self._start_engine()
 
@@ -134,12 +152,8 @@ class _History:
             aging=self.aging,
             decode_rounds=self.rounds,
             burst_seconds=self.burst,
-        )
-        self.device = PagedDevice(
-            num_pages=self.num_pages,
-            page_size=self.page_size,
-            num_rows=self.max_num_seqs,
-            max_tokens=self.budget,
+            speculator=self._speculator(),
+            tiers=self.tiers,
         )
         self.in_flight: deque[StepPlan] = deque()
 
@@ -155,6 +169,32 @@ class _History:
 
     def _arrive(self) -> None:
         rng = self.rng
+        self.on_device: deque[Callable[[], None] | StepPlan] = deque()  # in the order in which they were dispatched
+
+    def _new_tiers(self) -> PageTiers:
+        """With the files that the engine before it has left."""
+        self.mover = FakeMover(
+            self.device, self.rng, batch=self.batch, damage=self.damage, longest=self.longest, files=self.files
+        )
+        return PageTiers(
+            self.mover,
+            device_pages=self.num_pages,
+            host_pages=self.host_pages,
+            page_bytes=1,
+            disk_pages=self.disk_pages,
+            on_disk=[*self.files][-self.disk_pages :] if self.disk_pages else (),
+        )
+
+    def _speculator(self) -> Speculator | None:
+        if not self.guesses:
+            return None
+        return Speculator(
+            most=self.guesses,
+            most_tokens=self.rng.randint(1, self.budget),
+            buckets=tuple(range(1, self.budget + 1)),
+            lookup=lambda sequence: PromptLookup(1, 3),
+            adapts=self.adapts,
+        )
         prompt = self._tokens(rng.randint(0, 4))
         talked = [c for c in self.clients.values() if c.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)]
         if talked and rng.random() < 0.3:  # the next turn of a conversation
@@ -279,6 +319,8 @@ def test_any_history_ends_every_stream_once_with_its_own_tokens_and_leaks_nothin
         history = _History(seed)
         try:
             history.run()
+        self.counts["guessed"] += sum(r.guesses for r in plan.ranges)
+        self.counts["accepted"] += sum(event.accepted_tokens for event in events)
         except AssertionError as error:
             error.add_note(f"seed {seed}")
             raise

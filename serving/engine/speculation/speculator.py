@@ -1,0 +1,135 @@
+"""Which sequences of a step go on with guesses, and with how many. The rule is `policies/speculation.py`.
+
+Guesses follow tokens that the host knows, so that a step with guesses is alone in flight: the plan after it waits until
+it is committed. A plan without guesses does not wait, and is made while the one before it runs; where guesses would pay,
+that is put off by one commit.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Several
+
+from serving.engine.block_pool import BlockPool
+from serving.engine.draft import Draft
+from serving.engine.limits import ExecutorLimits
+from serving.engine.plan import Range, StepPlan
+from serving.engine.policies.speculation import choose_depths
+from serving.engine.sequence import Sequence
+from serving.engine.speculation.guessing import Guessing, Lookup
+from serving.engine.speculation.pace import Pace
+from serving.engine.speculation.prompt_lookup import PromptLookup
+from serving.settings.speculation import SpeculationConfig
+
+
+class Speculator:
+    """Guesses at most `most` tokens of a sequence, in steps of at most `most_tokens`. `buckets` are the step sizes that
+    are compiled. `lookup` makes what looks for a new stream's guesses; `adapts` False: whatever is found is guessed,
+    however seldom it is right."""
+
+    def __init__(
+        self,
+        *,
+        most: int,
+        most_tokens: int,
+        buckets: tuple[int, ...],
+        lookup: Callable[[Sequence], Lookup],
+        adapts: bool = True,
+    ) -> None:
+        self.guessed = 0
+        self.accepted = 0
+        self._most = most
+        self._most_tokens = most_tokens
+        self._lookup = lookup
+        self._adapts = adapts
+        self._pace = Pace(buckets)
+
+    def would_guess(self, running: Several[Sequence]) -> bool:
+        """Whether the plan after what is in flight should have guesses, as far as is known without the tokens that are
+        still on the device."""
+        if any(sequence.remaining > 1 for sequence in running):
+            return False
+        found = [self._find(sequence) for sequence in running]
+        return any(self._depths(running, found, self._most_tokens))
+
+    def extend(self, draft: Draft, pool: BlockPool) -> None:
+        """Gives guesses to sequences of a plan in which all decode, and whose tokens are all known."""
+        if draft.chunks or draft.admissions or not all(planned.token_ids for planned in draft.decodes):
+            return
+        found = [self._find(sequence) for sequence in draft.decoding]
+        most_tokens = min(self._most_tokens, len(found) + draft.budget)
+        for index, depth in enumerate(self._depths(draft.decoding, found, most_tokens)):
+            depth = min(depth, _cover(draft.decoding[index], depth, pool))
+            if depth:
+                draft.guess(index, depth, found[index][:depth])
+        draft.move_guesses()
+
+    def issue(self, plan: StepPlan, owners: list[Sequence], now: float) -> None:
+        """A plan is on its way."""
+        guesses = plan.guesses
+        if not guesses and (plan.num_decode < len(plan.ranges) or plan.admissions):
+            self._pace.interrupt()
+            return
+        self._pace.issue(now, plan.num_tokens, rounds=plan.rounds, made=0 if guesses else None)
+        for sequence, planned in zip(owners, plan.ranges, strict=True):
+            if sequence.guessing is not None and not planned.guesses:
+                sequence.guessing.pass_over()
+
+    def rest(self) -> None:
+        """There is nothing to plan."""
+        self._pace.interrupt()
+
+    def observe(self, sequence: Sequence, planned: Range, accepted: int) -> None:
+        """Of the guesses of a range, so many were right."""
+        self.guessed += planned.guesses
+        self.accepted += accepted
+        assert sequence.guessing is not None
+        sequence.guessing.observe(planned.guesses, accepted)
+
+    def _find(self, sequence: Sequence) -> tuple[int, ...]:
+        """What may come next. The stream's last token is drawn and never computed, so that none is guessed there."""
+        if sequence.guessing is None:
+            sequence.guessing = Guessing(self._lookup(sequence))
+        return sequence.guessing.lookup.guess(
+            sequence.tokens, min(self._most, sequence.num_positions - sequence.computed)
+        )
+
+    def _depths(self, sequences: Several[Sequence], found: list[tuple[int, ...]], most_tokens: int) -> list[int]:
+        count = len(sequences)
+        if not any(found) or count >= most_tokens:
+            return [0] * count
+        if not self._adapts:
+            room = (most_tokens - count) // sum(1 for guesses in found if guesses)
+            return [min(len(guesses), room) for guesses in found]
+        plain = self._pace.plain_seconds(count)
+        if plain is None:
+            return [0] * count
+        return choose_depths(
+            [sequence.guessing.rate if sequence.guessing else 0.0 for sequence in sequences],
+            [len(guesses) for guesses in found],
+            most_tokens=most_tokens,
+            plain_seconds=plain,
+            seconds=lambda tokens: self._pace.guessed_seconds(tokens, 0) or plain,
+        )
+
+
+def speculator_for(config: SpeculationConfig, limits: ExecutorLimits) -> Speculator | None:
+    """For an executor with these limits; None where nothing is to be guessed."""
+    buckets = limits.guessed_buckets
+    if not buckets:
+        return None
+    return Speculator(
+        most=limits.guesses,
+        most_tokens=buckets[-1],
+        buckets=limits.token_buckets,
+        lookup=lambda sequence: PromptLookup(config.ngram_shortest, config.ngram_longest),
+        adapts=config.adaptive,
+    )
+
+
+def _cover(sequence: Sequence, count: int, pool: BlockPool) -> int:
+    """How many of `count` positions more have pages, or get one: nobody is preempted for guesses."""
+    missing = pool.pages_for(sequence.computed + count) - len(sequence.page_table)
+    if missing > 0:
+        taken = pool.take(min(missing, pool.num_available))
+        assert taken is not None
+        sequence.page_table = (*sequence.page_table, *taken)
+    return min(count, len(sequence.page_table) * pool.page_size - sequence.computed)

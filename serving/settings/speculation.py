@@ -1,0 +1,26 @@
+"""The table `speculation`: guesses at the next tokens, and what makes them (docs/speculation.md)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from serving.errors import ConfigError
+
+SpeculationKind = Literal["off", "ngram"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationConfig:
+    kind: SpeculationKind = "off"  # ngram: what followed when the text last said the same
+    depth: int = 4  # guesses at most, of one stream in one step
+    ngram_shortest: int = 2  # tokens at the end of the text that are looked up in it
+    ngram_longest: int = 4
+    adaptive: bool = True  # by what guesses have gained lately; false: whatever is found is guessed, at any load
+
+
+def check_speculation(speculation: SpeculationConfig, where: str) -> None:
+    if speculation.ngram_shortest > speculation.ngram_longest:
+        raise ConfigError(
+            f"{where}: speculation.ngram_shortest ({speculation.ngram_shortest}) must be at most ngram_longest "
+            f"({speculation.ngram_longest})",
+            param="ngram_shortest",
+        )
