@@ -119,9 +119,10 @@ def assistant_message(text: str, calls: Sequence[ToolCall]) -> Message:
 
 
 def result_message(call: ToolCall, result: ToolResult) -> Message:
-    """What a tool here found, marked as data. A conversation that is taken up again has to have it in this form, or it
-    shares no pages with the turn that it was part of."""
-    return {"role": "tool", "tool_call_id": call.id, "content": marked(_ResultText(call.name, result.text), "result")}
+    """What a tool here found, marked as data where it may hold what others wrote. A conversation that is taken up again
+    has to have it in this form, or it shares no pages with the turn that it was part of."""
+    content = result.text if result.harmless else marked(_ResultText(call.name, result.text), "result")
+    return {"role": "tool", "tool_call_id": call.id, "content": content}
 
 
 @dataclass(frozen=True, slots=True)

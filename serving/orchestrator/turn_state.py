@@ -63,7 +63,7 @@ class TurnState:
         if again is not None:
             return self.ended(
                 TurnEnd.REPEATED,
-                f"the model called {again.name} {self._calls[same_call(again)]} times with the same arguments",
+                f"the model made the same call of {again.name} again: {self._calls[same_call(again)]} in one turn",
             )
         if self.rounds >= budgets.rounds:
             return self.ended(TurnEnd.ROUNDS, f"the model still calls tools after {self.rounds} answers")

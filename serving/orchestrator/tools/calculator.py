@@ -47,7 +47,7 @@ class Calculator:
 
     async def run(self, arguments: dict[str, Any], scope: ToolScope) -> ToolResult:
         try:
-            return ToolResult(text=evaluate(arguments["expression"]))
+            return ToolResult(text=evaluate(arguments["expression"]), harmless=True)
         except _ExpressionError as error:
             return failed(str(error))
 

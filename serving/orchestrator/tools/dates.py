@@ -56,13 +56,13 @@ class Dates:
             date = self._date(arguments.get("date"), zone)
             match arguments["operation"]:
                 case "add":
-                    return ToolResult(text=_written(_added(date, arguments)))
+                    return _result(_written(_added(date, arguments)))
                 case "between":
                     if "until" not in arguments:
                         return failed("between needs until")
-                    return ToolResult(text=_distance(date, self._date(arguments["until"], zone)))
+                    return _result(_distance(date, self._date(arguments["until"], zone)))
                 case _:
-                    return ToolResult(text=_written(date))
+                    return _result(_written(date))
         except (ValueError, OverflowError) as error:
             return failed(f"the date cannot be used: {error}")
 
@@ -71,6 +71,10 @@ class Dates:
             return self.now().astimezone(zone)
         date = datetime.fromisoformat(text)
         return date.replace(tzinfo=zone) if date.tzinfo is None else date.astimezone(zone)
+
+
+def _result(text: str) -> ToolResult:
+    return ToolResult(text=text, harmless=True)
 
 
 def _added(date: datetime, amounts: dict[str, Any]) -> datetime:

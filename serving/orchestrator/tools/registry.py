@@ -38,6 +38,7 @@ class ToolResult:
     facts: dict[str, Any] = field(default_factory=dict)  # for the client, as JSON; the model does not see them
     is_error: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict)  # that the call made
+    harmless: bool = False  # numbers and dates reckoned here: nothing in it could be read as an instruction
 
 
 class Tool(Protocol):
