@@ -66,7 +66,8 @@ class _Answer:
         call, result = _call(item)
         self._calls.append(call)
         if result is not None:
-            self._results.append(result_message(call, ToolResult(text=result)))
+            kept = ToolResult(text=result, harmless=item.get("_harmless", False))
+            self._results.append(result_message(call, kept))
 
     def messages(self) -> list[Message]:
         if self._is_empty:

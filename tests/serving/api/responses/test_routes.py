@@ -1,0 +1,268 @@
+"""Responses over a scripted engine: what is told, what is kept, and what is refused."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from serving.engine.request import FinishReason
+from tests.fakes.engine import Script
+from tests.serving.api.conftest import MODEL, WINDOW, Api, ApiMaker, Body, data_of
+
+ADD = {"type": "function", "name": "add", "parameters": {"type": "object"}}
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+SUM = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
+
+
+def told(text: str) -> list[Any]:
+    return [json.loads(data_of(frame)) for frame in text.split("\n\n") if "data: " in frame]
+
+
+async def create(api: Api, said: Any = "hi", **fields: Any) -> Any:
+    reply = await api.post("/v1/responses", {"model": MODEL, "input": said, **fields})
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+async def stream(api: Api, said: Any = "hi", **fields: Any) -> list[Any]:
+    reply = await api.post("/v1/responses", {"model": MODEL, "input": said, **fields, "stream": True})
+    assert reply.status_code == 200, reply.text
+    return told(reply.text)
+
+
+async def refused(api: Api, status: int, **fields: Any) -> Any:
+    reply = await api.post("/v1/responses", {"input": "hi", **fields})
+    assert reply.status_code == status, reply.text
+    return reply.json()["error"]
+
+
+async def ask(api: Api, method: str, path: str, status: int = 200, **options: Any) -> Any:
+    async with api.client() as client:
+        reply = await client.request(method, path, **options)
+    assert reply.status_code == status, reply.text
+    return reply.json()
+
+
+def prompt(api: Api, number: int = -1) -> str:
+    """What the model read."""
+    return api.service.generator.detokenize(list(api.engine.requests[number].prompt_token_ids))
+
+
+def texts(outputs: Sequence[Any]) -> list[str]:
+    return [item["content"][0]["text"] for item in outputs if item["type"] == "message"]
+
+
+async def test_a_stream_joined_is_the_whole_answer_and_its_events_are_numbered(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("Grüß dich", chunk=2))
+    whole = await create(api)
+    events = await stream(api)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    kinds = list(dict.fromkeys(event["type"] for event in events))
+    assert kinds == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+    assert len(deltas) > 1
+    assert "".join(deltas) == texts(whole["output"])[0] == texts(events[-1]["response"]["output"])[0] == "Grüß dich"
+    assert whole["status"] == events[-1]["response"]["status"] == "completed"
+    assert whole["usage"] == events[-1]["response"]["usage"]
+    assert whole["usage"]["total_tokens"] == whole["usage"]["input_tokens"] + whole["usage"]["output_tokens"]
+
+
+async def test_a_response_goes_on_from_another_and_instructions_do_not(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("One."), make_api.says("Two."), make_api.says("Three."))
+    first = await create(api, "a", instructions="Be short.")
+    second = await create(api, "b", previous_response_id=first["id"])
+    assert prompt(api).count("Be short.") == 0
+    expected = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nOne.<|im_end|>\n<|im_start|>user\nb<|im_end|>"
+    assert expected in prompt(api)
+    again = await create(api, "b, please", previous_response_id=first["id"])  # an edit
+    assert "Two." not in prompt(api)
+    assert again["id"] != second["id"]
+    kept = await ask(api, "GET", f"/v1/responses/{second['id']}")
+    assert texts(kept["output"]) == ["Two."]
+    items = await ask(api, "GET", f"/v1/responses/{second['id']}/input_items")
+    assert [item["content"][0]["text"] for item in items["data"]] == ["b"]
+
+
+async def test_what_is_not_to_be_stored_is_not(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("One."))
+    kept = await create(api, "a")
+    made = await create(api, "b", store=False, previous_response_id=kept["id"])
+    assert "One." in prompt(api)
+    await ask(api, "GET", f"/v1/responses/{made['id']}", 404)
+    assert made["store"] is False
+
+
+async def test_a_function_is_called_by_the_client_and_its_result_comes_with_the_next_request(
+    make_api: ApiMaker,
+) -> None:
+    api = make_api(make_api.says(f"Let me see.{CALL}", chunk=5), make_api.says("It is 4."))
+    events = await stream(api, "1+3?", tools=[ADD])
+    message, call = events[-1]["response"]["output"]
+    assert (message["type"], call["type"], call["name"], call["status"]) == (
+        "message",
+        "function_call",
+        "add",
+        "completed",
+    )
+    assert json.loads(call["arguments"]) == {"a": 1}
+    pieces = [event["delta"] for event in events if event["type"] == "response.function_call_arguments.delta"]
+    done = [event for event in events if event["type"] == "response.function_call_arguments.done"]
+    assert "".join(pieces) == done[0]["arguments"] == call["arguments"]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "4"}
+    before = events[-1]["response"]["id"]
+    second = await create(api, [result], tools=[ADD], previous_response_id=before)
+    assert texts(second["output"]) == ["It is 4."]
+    by_parent = prompt(api)
+    # The same without a store: the client sends all of it.
+    question = {"role": "user", "content": "1+3?"}
+    await create(api, [question, message, call, result], tools=[ADD], store=False)
+    assert prompt(api) == by_parent
+    error = await refused(api, 400, tools=[ADD], previous_response_id=before)
+    assert error["param"] == "input"  # a call without its result
+    assert call["call_id"] in error["message"]
+
+
+async def test_a_tool_of_the_server_runs_within_the_response_and_is_kept_with_its_result(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says(SUM), make_api.says("It is 42."), make_api.says("Yes."))
+    events = await stream(api, "6*7?", tools=[{"type": "calculator"}])
+    made = events[-1]["response"]
+    call, message = made["output"]
+    assert (call["type"], call["server_label"], call["name"]) == ("mcp_call", "weft", "calculator")
+    assert (call["status"], call["output"], call["error"]) == ("completed", "42", None)
+    assert not [name for item in made["output"] for name in item if name.startswith("_")]
+    assert texts([message]) == ["It is 42."]
+    kinds = [event["type"] for event in events if event.get("output_index") == 0]
+    assert kinds == [
+        "response.output_item.added",
+        "response.mcp_call.in_progress",
+        "response.mcp_call_arguments.delta",
+        "response.mcp_call_arguments.done",
+        "response.mcp_call.completed",
+        "response.output_item.done",
+    ]
+    within = prompt(api)
+    await create(api, "sure?", tools=[{"type": "calculator"}], previous_response_id=made["id"])
+    assert prompt(api)[: len(within)] == within  # the pages of the turn before are shared
+    assert (await ask(api, "GET", f"/v1/responses/{made['id']}"))["output"] == made["output"]
+
+
+async def test_a_tool_that_loops_ends_the_response_with_its_reason(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says(SUM))
+    made = await create(api, tools=[{"type": "calculator"}], max_tool_calls=2)
+    assert made["status"] == "incomplete"
+    assert made["incomplete_details"]["reason"] in ("max_tool_calls", "repeated_call")
+    api.engine.scripts = [make_api.says("Fine.")]
+    assert (await create(api, "go on", previous_response_id=made["id"]))["status"] == "completed"
+
+
+async def test_an_answer_that_is_cut_off_says_why(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("a long answer"))
+    made = await create(api, max_output_tokens=6)
+    assert (made["status"], made["incomplete_details"]["reason"]) == ("incomplete", "max_output_tokens")
+    assert texts(made["output"]) == ["a long"]
+    assert (await stream(api, max_output_tokens=6))[-1]["type"] == "response.incomplete"
+
+
+async def test_an_answer_follows_a_schema(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says('{"n": 1}'))
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    made = await create(api, text={"format": {"type": "json_schema", "name": "out", "schema": schema}})
+    grammar = api.engine.requests[-1].grammar
+    assert grammar is not None
+    assert json.loads(grammar.text) == schema
+    assert made["text"]["format"]["name"] == "out"
+
+
+async def test_what_does_not_fit_is_left_out_and_told_or_refused(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("ok"))
+    parent: dict[str, str] = {}
+    for number in range(4):
+        made = await create(api, f"{number} " + "x" * 900, truncation="auto", max_output_tokens=16, **parent)
+        parent = {"previous_response_id": made["id"]}
+    assert made["left_out"] == []
+    made = await create(api, "y" * 900, truncation="auto", max_output_tokens=16, **parent)
+    assert [left["kind"] for left in made["left_out"]]
+    assert len(api.engine.requests[-1].prompt_token_ids) < WINDOW
+    error = await refused(api, 400, input="y" * 900, max_output_tokens=16, **parent)
+    assert error["code"] == "context_length_exceeded"
+
+
+async def test_what_is_refused_before_it_begins_leaves_nothing(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("ok"))
+    made = await ask(api, "POST", "/v1/conversations", json={})
+    for streamed in (False, True):
+        error = await refused(api, 400, temperature=9, conversation=made["id"], stream=streamed)
+        assert error["param"] == "temperature"
+        assert (await refused(api, 400, input="x" * WINDOW, conversation=made["id"], stream=streamed))["code"]
+    items = await ask(api, "GET", f"/v1/conversations/{made['id']}/items")
+    assert items["data"] == []
+    await create(api, conversation=made["id"])  # and it is free
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"reasoning": {"effort": "low"}}, "reasoning"),
+        ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
+        ({"tools": [{"type": "image_generation"}]}, "tools[0]"),
+        ({"tools": [{"type": "file_search", "vector_store_ids": ["vs"]}]}, "tools[0]"),
+        ({"tools": [{"type": "mcp", "server_label": "x", "server_url": "http://x"}]}, "tools[0].server_url"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [ADD], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
+        ({"store": False, "background": True}, "store"),
+        ({"previous_response_id": "resp_x", "conversation": "conv_x"}, "previous_response_id"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"stop": ["x"]}, "stop"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
+        ({"metadata": {"k": "v" * 513}}, "metadata"),
+    ],
+)
+async def test_what_is_not_offered_is_refused_by_name(make_api: ApiMaker, fields: Body, param: str) -> None:
+    error = await refused(make_api(make_api.says("ok")), 400, **fields)
+    assert error["param"] == param
+
+
+async def test_an_engine_that_fails_ends_the_response_and_keeps_what_was_said(make_api: ApiMaker) -> None:
+    failing = Script(token_ids=make_api.ids("abcdef"), finish=FinishReason.ERROR, error="device lost")
+    api = make_api(failing)
+    events = await stream(api)
+    assert events[-1]["type"] == "response.failed"
+    failed = events[-1]["response"]
+    assert failed["error"]["message"] == "device lost"
+    assert (await ask(api, "GET", f"/v1/responses/{failed['id']}"))["status"] == "failed"
+    reply = await api.post("/v1/responses", {"input": "hi"})
+    assert reply.status_code == 500
+
+
+async def test_a_response_is_deleted_and_what_follows_it_stays(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("One."), make_api.says("Two."), make_api.says("Three."))
+    first = await create(api, "a")
+    second = await create(api, "b", previous_response_id=first["id"])
+    gone = await ask(api, "DELETE", f"/v1/responses/{first['id']}")
+    assert gone == {"id": first["id"], "object": "response", "deleted": True}
+    await ask(api, "GET", f"/v1/responses/{first['id']}", 404)
+    await create(api, "c", previous_response_id=second["id"])
+    assert "One." not in prompt(api)
+    assert "Two." in prompt(api)
+
+
+@pytest.mark.parametrize("path", ["", "/cancel", "/input_items"])
+async def test_a_response_that_is_not_there_is_a_404(make_api: ApiMaker, path: str) -> None:
+    api = make_api()
+    method = "POST" if path == "/cancel" else "GET"
+    error = await ask(api, method, f"/v1/responses/resp_{'0' * 48}{path}", 404)
+    assert error["error"]["code"] == "response_not_found"
