@@ -46,8 +46,8 @@ from serving.generation.text_embedder import EncoderTokenizer, TextEmbedder
 from serving.generation.tokenizer import load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
-from serving.orchestrator.tools.toolbox import Toolbox
 from serving.orchestrator.moderation.seating import moderation_of
+from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore
 from serving.sessions.conversations.store import ConversationStore
@@ -90,6 +90,7 @@ def build_engine(
     from serving.engine.encoder import load_encoder
     from serving.engine.executor import Executor
     from serving.engine.local import start_local_engine
+    from serving.engine.tiers.opening import open_tiers
 
     if leader is not None:
         _join_runtime(deployment, leader.gather(cluster.runtime_port, progress), process=0)
@@ -122,6 +123,7 @@ def build_engine(
         model=model,
         version=version,
         stacks=executor.adapters if isinstance(executor, Executor) else None,
+        tiers=open_tiers(deployment, executor, version) if isinstance(executor, Executor) else None,
     )
 
 

@@ -30,6 +30,7 @@ from serving.settings.adapters import AdaptersConfig, check_adapters
 from serving.settings.conversations import ConversationsConfig, check_conversations
 from serving.settings.moderation import ModerationConfig, check_moderation
 from serving.settings.operations import OperationsConfig
+from serving.settings.prefix_cache import PrefixCacheConfig, check_prefix_cache
 from serving.settings.retrieval import RetrievalConfig, check_retrieval
 from serving.settings.speculation import SpeculationConfig, check_speculation
 from serving.settings.tools import ToolsConfig, check_tools
@@ -201,6 +202,10 @@ _RANGES: dict[str, tuple[int, float]] = {
     "speculation.ngram_shortest": (1, 16),
     "speculation.ngram_longest": (1, 16),
     "traces.sample": (0, 1),
+    "prefix_cache.host_bytes": (1, math.inf),
+    "prefix_cache.disk_bytes": (1, math.inf),
+    "prefix_cache.tenant_pins": (0, 4096),
+    "prefix_cache.pin_seconds": (1, 30 * 86400),
     "operations.trace_bytes": (1 << 16, 1 << 40),
     "streams.retain_seconds": (1, 30 * 86400),
     "streams.grace_seconds": (0, 30 * 86400),
@@ -225,6 +230,7 @@ class Deployment:
     plan: PlanConfig = field(default_factory=PlanConfig)
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     adapters: AdaptersConfig = field(default_factory=AdaptersConfig)
+    prefix_cache: PrefixCacheConfig = field(default_factory=PrefixCacheConfig)
     operations: OperationsConfig = field(default_factory=OperationsConfig)
     log_format: LogFormat = "text"
     traces: TracesConfig = field(default_factory=TracesConfig)
@@ -302,6 +308,14 @@ def check_limits(deployment: Deployment, where: str) -> None:
     _check_traces(deployment.traces, where)
     check_tools(deployment.tools, where)
     check_speculation(deployment.speculation, where)
+    axes = {"data": deployment.mesh.data, "pipeline": deployment.mesh.pipeline}
+    check_prefix_cache(
+        deployment.prefix_cache,
+        caching=engine.prefix_caching,
+        **axes,
+        processes=deployment.cluster.processes,
+        where=where,
+    )
     if deployment.moderation is not None:
         check_moderation(deployment.moderation, where, has_encoder=deployment.embeddings is not None)
     if deployment.retrieval is not None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from serving.engine.operation import EngineState, Operation, OperationReport
 from serving.engine.request import GenerateRequest, TokenEvent
+from serving.engine.tiers.stats import TierStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class EngineStats:
     state: EngineState = EngineState.RUNNING
     wakes_on_request: bool = False  # where it sleeps
     weights: str = ""  # their version; empty: not known
+    tiers: tuple[TierStats, ...] = ()  # of the prefix cache, below the device
     tenant_service: tuple[tuple[str, float], ...] = ()  # of the few served most: weighted tokens over weight
 
 

@@ -32,6 +32,7 @@ from serving.engine.limits import ExecutorLimits, of_a_lane, of_a_shard
 from serving.engine.memory import bytes_for_pages, free_memory
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.engine.reduced_precision import page_dtype, products_of, recipe_of
+from serving.engine.tiers.exchange import STAGING_BYTES
 from serving.engine.weights_source import WeightsSource
 from serving.errors import CheckpointError, ConfigError
 from serving.settings.speculation import SpeculationConfig
@@ -111,7 +112,10 @@ def load_executor(
     room = engine.cache_bytes
     if room is None and not engine.num_pages:
         measured = (model, shape, limits, body, cache_dtype, mesh)
-        room = CACHE_BYTES_ON_CPU // mesh.devices.size if on_cpu else bytes_for_pages(*measured, free=free_memory(mesh))
+        staging = 0 if deployment.prefix_cache.host_bytes is None else STAGING_BYTES
+        room = CACHE_BYTES_ON_CPU // mesh.devices.size
+        if not on_cpu:
+            room = bytes_for_pages(*measured, free=free_memory(mesh) - staging)
     num_pages = page_count(engine.num_pages, room, bytes_on_a_device(page), limits)
     executor = Executor(
         model,

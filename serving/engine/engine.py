@@ -24,6 +24,7 @@ from serving.engine.plan import StepPlan, StepResult
 from serving.engine.request import TokenEvent
 from serving.engine.scheduler import Scheduler
 from serving.engine.shards import ShardedScheduler
+from serving.engine.tiers.page_tiers import PageTiers
 from serving.engine.token_masks import TokenMasks
 
 GRAMMAR_FAILED = "the grammar cannot be followed any further"
@@ -69,12 +70,17 @@ class EngineLoop:
         scheduler: Scheduler | ShardedScheduler,
         executor: StepExecutor,
         now: Callable[[], float] = time.perf_counter,
+        tiers: PageTiers | None = None,
     ) -> None:
+        """`tiers` are the scheduler's."""
         self.scheduler = scheduler
         self.executor = executor
         self.state = EngineState.RUNNING
         self.held = False  # for a moment, whatever the state
         self.weights = ""  # their version, named in what they draw
+        self.namespace = ""  # of the pages, see `BlockPool`
+        self.tiers = tiers
+        self.stalled = False  # the last step had nothing to do: what is asked for is on its way from a lower tier
         self.clock = StepClock()
         self.masks = TokenMasks(now)
         self._now = now
@@ -101,10 +107,13 @@ class EngineLoop:
         begin = self._now()
         plan = None if self.halted else self.scheduler.plan(begin)
         self.last_plan = plan or self.last_plan
+        if self.tiers is not None:
+            self.tiers.run_moves()
         events, self._settled = [*self._settled, *self.scheduler.take_ended()], []
         started = None if plan is None else InFlight(plan, self.executor.dispatch(plan), self._now())
         finished, self._in_flight = self._in_flight, started
         self.clock.host += self._now() - begin
+        self.stalled = started is None and finished is None
         if finished is not None:
             events += self._finish(finished)
         if started is not None and started.plan.constrained:
@@ -135,6 +144,12 @@ class EngineLoop:
         if event.queue_seconds is None and event.finish_reason is None:
             return event
         return replace(event, weights=self.weights)
+
+    def tend(self) -> None:
+        """Goes on with copies between the tiers while no step begins."""
+        if self.tiers is not None and not self.halted:
+            self.scheduler.tend()
+            self.tiers.run_moves()
 
     def expire(self) -> list[TokenEvent]:
         """The ends of streams whose deadline has come while no step begins."""

@@ -33,6 +33,7 @@ from serving.engine.request import TokenLogprobs
 from serving.engine.sampler_rows import ALL_BITS, admission_arrays, init_rows, words_of
 from serving.engine.scores import ScoredTokens
 from serving.engine.stage import stages_of
+from serving.engine.tiers.exchange import PageExchange
 from serving.engine.verifier import Drawn as DrawnGuesses
 from serving.engine.verifier import PendingGuesses, Verifier, compile_verifier
 from sharding.host_data import put_tree
@@ -96,6 +97,10 @@ class Executor:
         if adapters is not None:
             shared = (layouts, last.weights, self.pool, self._rows, limits.decode_rounds)
             self._adapted = compile_adapted(adapters, last.program, *shared, progress)
+
+    def page_exchange(self) -> PageExchange:
+        """What copies pages out of the pool and into it; compiles its programs."""
+        return PageExchange(self._resident, self._mesh)
 
     def beside(self) -> "Executor":
         """One for other rows, over the same weights, pages and programs."""

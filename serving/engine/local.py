@@ -11,8 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from serving.config import Deployment
 from serving.engine.adapter_lease import AdapterLease
@@ -23,6 +22,7 @@ from serving.engine.constraint import Constraint
 from serving.engine.embedding_queue import EmbeddingQueue, TextEncoder
 from serving.engine.engine import EngineLoop, StepExecutor
 from serving.engine.grammars import GrammarCounters, Grammars
+from serving.engine.inbox import Question, Stream
 from serving.engine.intake import refuse_beside_grammar
 from serving.engine.limits import ExecutorLimits
 from serving.engine.live_model import LiveModel, namespace_of
@@ -33,6 +33,7 @@ from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
 from serving.engine.scheduler import Scheduler
 from serving.engine.shards import ShardedScheduler, scheduler_for
 from serving.engine.speculation.speculator import speculator_for
+from serving.engine.tiers.page_tiers import PageTiers
 from serving.engine.vocabulary import Vocabulary
 from serving.engine.watchdog import StepWatchdog
 from serving.errors import (
@@ -65,49 +66,6 @@ class SizedExecutor(StepExecutor, Protocol):
 
     @property
     def programs_compiled(self) -> int: ...
-
-
-@dataclass(slots=True, eq=False)
-class Stream:
-    """The receiving end of one request: what the loop has sent and the caller has not read."""
-
-    request: GenerateRequest
-    loop: asyncio.AbstractEventLoop
-    constraint: Constraint | None = None  # its grammar's
-    adapter: AdapterLease | None = None
-    arrived: deque[TokenEvent | Exception] = field(default_factory=deque)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def put(self, item: TokenEvent | Exception) -> None:
-        self.arrived.append(item)
-        self.wake.set()
-
-    async def get(self) -> TokenEvent:
-        while not self.arrived:
-            self.wake.clear()
-            await self.wake.wait()
-        item = self.arrived.popleft()
-        if isinstance(item, Exception):
-            raise item
-        return item
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Question(Generic[T]):
-    """What the loop's thread is to do between two steps, and who waits for the answer."""
-
-    ask: Callable[[Scheduler | ShardedScheduler, float], T]  # of the time on the loop's clock
-    loop: asyncio.AbstractEventLoop
-    answer: "asyncio.Future[T]"
-
-    def put(self, result: T | Exception) -> None:
-        """On the asker's event loop."""
-        if self.answer.done():  # the asker has left
-            return
-        if isinstance(result, Exception):
-            self.answer.set_exception(result)
-        else:
-            self.answer.set_result(result)
 
 
 class LocalEngine:
@@ -147,6 +105,8 @@ class LocalEngine:
         self._streams: dict[str, Stream] = {}  # touched by the thread alone
         self._inbox: deque[Stream | Question[Any] | str] = deque()  # a string is the id of a stream to abort
         self._arrived = threading.Event()
+        if loop.tiers is not None:
+            loop.tiers.call_on_news(self._arrived.set)
         self._closing = False
         self._failure: BaseException | None = None
         self._ended = threading.Event()  # the loop has ended, or hangs and is given up
@@ -169,6 +129,8 @@ class LocalEngine:
         await asyncio.to_thread(self._ended.wait)
         if self._grammars is not None:
             await asyncio.to_thread(self._grammars.close)
+        if self._loop.tiers is not None:
+            await asyncio.to_thread(self._loop.tiers.close)
 
     def post_mortem(self) -> dict[str, float | bool]:
         """Sizes, for a crash report: of the engine at its last step, and of the step that was planned last."""
@@ -305,6 +267,7 @@ class LocalEngine:
                 self._empty_inbox()
                 if self._loop.idle:
                     self._deliver(self._loop.expire())
+                    self._loop.tend()
                     self._stats = self._snapshot()
                     self._arrived.wait(_LOOK_SECONDS if self._loop.scheduler.has_requests else None)
                     self._arrived.clear()
@@ -314,6 +277,9 @@ class LocalEngine:
                 self._watchdog.end()
                 self._stats = self._snapshot()  # first, so that whoever has seen an end sees it counted
                 self._deliver(events)
+                if self._loop.stalled:
+                    self._arrived.wait(_LOOK_SECONDS)
+                    self._arrived.clear()
             self._end_all(EngineUnavailableError("the engine has stopped", code="engine_stopped"))
         except BaseException as error:
             # Whatever it is, the streams must end and the process that owns this engine must hear of it.
@@ -403,6 +369,7 @@ class LocalEngine:
             pinned_pages=scheduler.pinned_pages,
             deadline_drops=scheduler.deadline_drops,
             deadline_stops=scheduler.deadline_stops,
+            tiers=() if self._loop.tiers is None else self._loop.tiers.stats(),
             tenant_service=scheduler.tenant_service,
             state=self._loop.state,
             wakes_on_request=self._wake_on_request,
@@ -429,15 +396,22 @@ def start_local_engine(
     model: LiveModel | None = None,
     version: str = "",
     stacks: AdapterMemory | None = None,
+    tiers: PageTiers | None = None,
 ) -> LocalEngine:
     """A scheduler and a loop around an executor, running. `watchdog` None: one with the deployment's limit;
-    `vocabulary` None: no request may have a grammar; `version` is that of the weights, where it is known; `stacks` None:
-    there are no adapters."""
+    `vocabulary` None: no request may have a grammar; `version` is that of the weights, where it is known;
+    `stacks` None: there are no adapters; `tiers` None: pages that the device gives up are lost."""
     limits, engine = executor.limits, deployment.engine
     namespace = namespace_of(deployment.name, version)
 
     def pool() -> BlockPool:
-        return BlockPool(limits.num_pages, limits.page_size, namespace=namespace, prefix_caching=engine.prefix_caching)
+        return BlockPool(
+            limits.num_pages,
+            limits.page_size,
+            namespace=namespace,
+            prefix_caching=engine.prefix_caching,
+            lower=tiers,
+        )
 
     def scheduler(pool: BlockPool) -> Scheduler:
         return Scheduler(
@@ -452,6 +426,7 @@ def start_local_engine(
             aging=engine.aging_seconds,
             decode_rounds=limits.decode_rounds if limits.shards == 1 else 1,
             speculator=speculator_for(deployment.speculation, limits),
+            tiers=tiers,
         )
 
     info = EngineInfo(
@@ -467,7 +442,7 @@ def start_local_engine(
     )
     watchdog = watchdog or StepWatchdog(engine.step_timeout_seconds)
     grammars = None if vocabulary is None else Grammars(vocabulary, executor.vocab_size)
-    loop = EngineLoop(scheduler_for(limits, pool, scheduler), executor)
+    loop = EngineLoop(scheduler_for(limits, pool, scheduler), executor, tiers=tiers)
     loop.weights = version
     wakes = deployment.operations.wake_on_request
     held = None if stacks is None else Adapters(stacks, deployment.adapters.named, engine.max_waiting)

@@ -159,6 +159,11 @@ class Scheduler:
         """Whether pages are on their way to the device, so that a plan may have nothing to do until they come."""
         return self._restores is not None and self._restores.is_waiting
 
+    def tend(self) -> None:
+        """Hears of copies between the tiers and begins others, as every plan does first."""
+        if self._restores is not None:
+            self._restores.begin_plan()
+
     @property
     def stats(self) -> SchedulerStats:
         waiting = self._roster.waiting
@@ -253,8 +258,7 @@ class Scheduler:
         if len(self._issued) > 1:
             raise RuntimeError("two steps are in flight: commit one before planning the next")
         self.expire(now)
-        if self._restores is not None:
-            self._restores.begin_plan()
+        self.tend()
         for sequence in self._aging.new_elders(self._roster, now):
             self._roster.promote(sequence)
         if self._speculator is not None and self._waits_for_tokens(self._speculator):

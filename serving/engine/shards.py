@@ -133,6 +133,10 @@ class ShardedScheduler:
         for scheduler in self._schedulers:
             scheduler.forget_pages(namespace)
 
+    def tend(self) -> None:
+        for scheduler in self._schedulers:
+            scheduler.tend()
+
     def take_ended(self) -> list[TokenEvent]:
         ended = [event for scheduler in self._schedulers for event in scheduler.take_ended()]
         for event in ended:

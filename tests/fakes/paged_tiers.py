@@ -22,6 +22,7 @@ class FakeMover:
         files: dict[bytes, tuple[int, ...]],
     ) -> None:
         self.batch = batch
+        self.on_finished: Callable[[], None] = lambda: None
         self.queued: list[Callable[[], None]] = []
         self.files = files
         self._device = device

@@ -16,9 +16,11 @@ from jax.sharding import Mesh
 
 from serving.engine.device_memory import Resident
 from serving.engine.tiers.host_pages import PageForm
+from serving.engine.tiers.page_tiers import BATCHES
 from sharding.mesh import everywhere
 
-MOST_BYTES = 32 << 20  # of a batch; so many times that may be in flight in each direction
+MOST_BYTES = 32 << 20  # of a batch
+STAGING_BYTES = 2 * BATCHES * MOST_BYTES  # of a device, for batches in flight in both directions
 MOST_PAGES = 64
 _GROWTH = 4
 _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}

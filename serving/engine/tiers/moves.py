@@ -8,6 +8,7 @@
 device (reading a page, writing one) is queued there between two steps, in the order in which it was asked for.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -71,7 +72,10 @@ Finished = Saved | Loaded | Written
 
 
 class PageMover(Protocol):
-    """Nothing here waits; `finished` says what has come about since it was last asked."""
+    """Nothing here waits; `finished` says what has come about since it was last asked, and `on_finished` is called,
+    from any thread, when there is something."""
+
+    on_finished: Callable[[], None]
 
     @property
     def batch(self) -> int:

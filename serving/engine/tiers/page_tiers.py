@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from serving.engine.tiers.moves import Finished, Loaded, PageMover, Saved, Saving, Source, Tier, Written
 from serving.engine.tiers.stats import TierCounters, TierStats
 
-_BATCHES = 4  # in flight in each direction
+BATCHES = 4  # in flight in each direction
 _MOST_WRITES = 256  # pages that wait to be written to disk
 _EARLY_SHARE = 4  # pages are saved ahead of need while fewer than one in so many are free
 _BACKLOG = 2  # times the pages of the device
@@ -66,6 +66,11 @@ class PageTiers:
         self._doomed: set[bytes] = set()  # forgotten while a copy needed their slot
         self._stale = 0  # uploads before this one were forgotten
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether a copy is in flight of which nobody has heard yet that it is done."""
+        return bool(self._saving or self._uploads or self._writing)
+
     def copy_seconds(self, digests: list[bytes]) -> float:
         """The least that bringing these pages to the device has lately been seen to take; 0 where nothing was."""
         on_disk = sum(self.find(digest) is Tier.DISK for digest in digests)
@@ -108,9 +113,7 @@ class PageTiers:
 
     def fetch(self, digests: list[bytes]) -> Upload | None:
         """Begins to bring the first of these pages to the device, in their order; as many as there is room for."""
-        room = min(
-            self._mover.batch, _BATCHES * self._mover.batch - sum(len(u.sources) for u in self._uploads.values())
-        )
+        room = min(self._mover.batch, BATCHES * self._mover.batch - sum(len(u.sources) for u in self._uploads.values()))
         sources: list[Source] = []
         for digest in digests[: max(room, 0)]:
             tier = self.find(digest)
@@ -176,6 +179,10 @@ class PageTiers:
             if room[tier]
         )
 
+    def call_on_news(self, call: Callable[[], None]) -> None:
+        """`call` is called, from another thread, when a copy is done that the next plan should hear of."""
+        self._mover.on_finished = call
+
     def close(self) -> None:
         self._mover.close()
 
@@ -189,11 +196,11 @@ class PageTiers:
         assert self._doomed <= set(self._users), "nobody will give up a page that nobody can find"
         assert len(self._disk) <= self._disk_pages, "more files than the disk may have"
         sources = Counter(source.digest for upload in self._uploads.values() for source in upload.sources)
-        assert sum(sources.values()) + self._saving <= 2 * _BATCHES * self._mover.batch
+        assert sum(sources.values()) + self._saving <= 2 * BATCHES * self._mover.batch
 
     def _save(self, page: int, digest: bytes) -> bool:
         """Has a page copied to host memory before the plan being made; False where there is no room for it now."""
-        if digest in self._landed or self._saving >= _BATCHES * self._mover.batch:
+        if digest in self._landed or self._saving >= BATCHES * self._mover.batch:
             return False
         slot = self._slot_for(digest)
         if slot is None:
