@@ -6,6 +6,7 @@
     leaves.py        the leaves, layer by layer, and a model put together from them
     hub_weights.py   leaves out of a checkpoint of the hub's
     converted.py     leaves out of a checkpoint in weft's own layout, and into one
+    host_memory.py   what reading leaves behind, given back
     tensor_files.py  safetensors files as one set of named tensors
     mxfp4.py         those that lie in 4 bits, widened as they are read
     fields.py        its config.json, read with types

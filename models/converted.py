@@ -23,6 +23,7 @@ from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as orbax
 
 from models.errors import CheckpointError
+from models.host_memory import give_back_freed_memory
 from models.hub_weights import HubWeights
 from models.leaves import Leaf, LeafPath, Meter, Progress, nbytes_of, parts_of
 from models.quantization_rounding import rounded
@@ -81,7 +82,8 @@ class ConvertedWeights:
             )
             for leaf in leaves
         }
-        found = self._load(part, wanted)
+        found = jax.block_until_ready(self._load(part, wanted))
+        give_back_freed_memory()
         for leaf in leaves:
             array = found.pop(_name(leaf.path))
             self._meter.add(nbytes_of([leaf]))
