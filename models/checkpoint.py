@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from models.converted import ConvertedWeights, is_converted, write_converted
 from models.errors import CheckpointError
+from models.hub import Tensors
 from models.hub_weights import HubWeights
 from models.interface import Family, LayerForm, Model, ModelShape
 from models.leaves import Assembly, Progress, parts_of
@@ -112,6 +113,12 @@ def abstract(
     """As `load`, from config.json alone: each leaf is a jax.ShapeDtypeStruct. The mesh may cut through groups."""
     source = _Source(directory, families, products, quantization)
     return source.shapes(dtype, layers, mesh), source.family.shape(source.config), source.config
+
+
+def hub_names(directory: Path, families: Sequence[Family] = FAMILIES) -> Tensors:
+    """What the hub calls the weights of this checkpoint's model, in whichever layout they lie there."""
+    source = _Source(directory, families)
+    return source.family.tensors(source.config)
 
 
 class _Source:

@@ -1,7 +1,7 @@
 """Names for the contents of pages.
 
 A page's digest covers its own tokens and, through its parent's digest, every token before them; at the root stand the
-model (`namespace`) and the tenant's salt. Two pages with equal digests hold equal K and V. The hash is cryptographic
+model (`namespace`), the adapter and the tenant's salt. Two pages with equal digests hold equal K and V. The hash is cryptographic
 because a prompt is chosen by a client: a collision that can be constructed would show one client another's pages.
 """
 
@@ -12,12 +12,15 @@ from hashlib import blake2b
 DIGEST_BYTES = 32
 
 
-def root_digest(namespace: str, salt: str) -> bytes:
-    """The parent of a first page. The namespace's length goes in too, so that no two pairs read alike."""
+def root_digest(namespace: str, salt: str, adapter: bytes = b"") -> bytes:
+    """The parent of a first page, with the digest of the adapter's weights where the sequence has one. The lengths of
+    what comes first go in too, so that no two triples read alike."""
     # A salt may come from JSON, which can spell lone surrogates; they must not raise here.
     name = namespace.encode("utf-8", "surrogatepass")
     tail = salt.encode("utf-8", "surrogatepass")
-    return blake2b(struct.pack("<q", len(name)) + name + tail, digest_size=DIGEST_BYTES).digest()
+    head = struct.pack("<q", len(name)) + name
+    # Keyed, so that no salt can spell what an adapter adds.
+    return blake2b(head + tail, key=adapter, digest_size=DIGEST_BYTES).digest()
 
 
 def page_digest(parent: bytes, token_ids: Sequence[int]) -> bytes:

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -100,21 +101,12 @@ def lower_programs(
 
     lowered: dict[tuple[str, object], jax.stages.Lowered] = {}
     for layout in layouts:
-        pool_lies = jax.tree.map(lambda leaf: leaf.sharding, pool)
-        step = jax.jit(
-            functools.partial(steps.forward, program, layout),
-            donate_argnums=(1, 2),
-            out_shardings=(pool_lies, whole, whole, split, whole, tokens),
-        )
         if rounds > 1 and layout.tokens == layout.sequences:
-            decode = jax.jit(
-                functools.partial(steps.decode_rounds, program, layout, rounds),
-                donate_argnums=(1, 2),
-                out_shardings=(pool_lies, whole, whole),
-            )
-            lowered["decode_rounds", layout] = decode.lower(weights, pool, rows, integers(layout.size))
+            decode = functools.partial(steps.decode_rounds, program, layout, rounds)
+            lowered["decode_rounds", layout] = lower_decode_rounds(decode, program, layout, weights, pool, rows)
         handed = () if entering is None else (entering[layout],)
-        lowered["forward", layout] = step.lower(weights, pool, rows.last_token, integers(layout.size), *handed)
+        forward = functools.partial(steps.forward, program, layout)
+        lowered["forward", layout] = lower_forward(forward, program, layout, weights, pool, rows, *handed)
         *_, logits, _, hidden = lowered["forward", layout].out_info
         hidden = jax.ShapeDtypeStruct(hidden.shape, hidden.dtype, sharding=tokens)
         score_prompt = jax.jit(functools.partial(steps.score_prompt, program), out_shardings=whole)
@@ -136,6 +128,41 @@ def lower_programs(
     )
     lowered["admit", 0] = jax.jit(admit, donate_argnums=0, out_shardings=whole).lower(rows, setup)
     return lowered
+
+
+def lower_forward(
+    body: Callable[..., Any],
+    program: steps.ModelProgram,
+    layout: BatchLayout,
+    weights: Any,
+    pool: Pool,
+    rows: SamplerRows,
+    *handed: jax.ShapeDtypeStruct,
+) -> jax.stages.Lowered:
+    """`steps.forward`, or what has its arguments and results, for one bucket."""
+    whole = everywhere(program.mesh)
+    split, tokens = (NamedSharding(program.mesh, spec_of(names)) for names in (("tokens", "vocab"), ("tokens", None)))
+    step = jax.jit(body, donate_argnums=(1, 2), out_shardings=(_lies(pool), whole, whole, split, whole, tokens))
+    vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=whole)
+    return step.lower(weights, pool, rows.last_token, vector, *handed)
+
+
+def lower_decode_rounds(
+    body: Callable[..., Any],
+    program: steps.ModelProgram,
+    layout: BatchLayout,
+    weights: Any,
+    pool: Pool,
+    rows: SamplerRows,
+) -> jax.stages.Lowered:
+    """`steps.decode_rounds`, or what has its arguments and results, for one bucket."""
+    whole = everywhere(program.mesh)
+    decode = jax.jit(body, donate_argnums=(1, 2), out_shardings=(_lies(pool), whole, whole))
+    return decode.lower(weights, pool, rows, jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=whole))
+
+
+def _lies(pool: Pool) -> Any:
+    return jax.tree.map(lambda leaf: leaf.sharding, pool)
 
 
 def lower_stage(

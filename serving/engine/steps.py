@@ -10,6 +10,7 @@
 One forward program a token bucket; the others are small. A batch that is all greedy runs `forward` and nothing else.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,9 +52,13 @@ class ModelProgram:
     vocab_size: int
     mesh: Mesh
     first_layer: int = 0  # of a pipeline's stage
+    attach: Callable[[Any], None] | None = None  # puts adapters beside the model's weights (see `adapted_programs.py`)
 
     def model(self, weights: tuple[Array, ...]) -> Any:
-        return nnx.merge(self.graph, jax.tree.unflatten(self.tree, weights))
+        model = nnx.merge(self.graph, jax.tree.unflatten(self.tree, weights))
+        if self.attach is not None:
+            self.attach(model)
+        return model
 
     def without_padding(self, logits: Array) -> Array:
         """Logits [N, V or more], split over the mesh as they are, with -inf for what is no token."""
