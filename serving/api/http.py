@@ -120,6 +120,7 @@ def build_app(
     app.router.redirect_slashes = False
     app.state.service = service
     app.state.board = board
+    app.state.responses = responses
     app.state.max_body_bytes = max_body_bytes
     return app
 
