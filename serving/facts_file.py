@@ -1,12 +1,13 @@
 """One SQLite file, used from threads, and by several processes of one machine."""
 
 import asyncio
+import fcntl
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from serving.errors import ConfigError, OverloadedError
 
@@ -69,3 +70,14 @@ async def on_disk(work: Callable[[], T]) -> T:
             retry_after=RETRY_SECONDS,
             code="storage_unavailable",
         ) from error
+
+
+def lock_file(path: Path) -> BinaryIO | None:
+    """Held until it is closed; None where another process has it. The kernel takes it back when its process ends."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file

@@ -28,6 +28,7 @@ from serving.api.stream_routes import stream_routes
 from serving.api.stream_slots import StreamSlots
 from serving.api.text_routes import text_routes
 from serving.api.token_routes import model_routes, token_routes
+from serving.api.vector_stores.vector_stores import VectorStores, open_vector_stores
 from serving.api.websocket import socket_routes
 from serving.config import FilesConfig, ServerConfig
 from serving.engine.client import Engine
@@ -36,14 +37,15 @@ from serving.generation.generator import Generator
 from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
-from serving.orchestrator.moderation.moderation import Moderation
 from serving.orchestrator.control_tokens import ControlTokens
+from serving.orchestrator.moderation.moderation import Moderation
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore
 from serving.sessions.durable_generations import DurableGenerations, DurablePolicy
 from serving.sessions.generation_log import GenerationLog
 from serving.sessions.generation_log_memory import MemoryGenerationLog
+from serving.settings.retrieval import RetrievalConfig
 
 
 def build_app(
@@ -62,13 +64,14 @@ def build_app(
     encoder: TextEmbedder | None = None,
     toolbox: Toolbox | None = None,
     conversations: Conversations | None = None,
+    retrieval: RetrievalConfig | None = None,
     moderation: Moderation | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
     given where more than this app writes to it (`metered_engine.py`), and `gateway` where it is to ask who comes: an
     open one lets everybody in. `log` holds durable streams; None: this process's memory, as for
     `conversations`. Raises ConfigError where the
-    folder of `files` cannot be used."""
+    folder of `files` or of `retrieval` cannot be used."""
     metrics = metrics or Metrics(card.name)
     gateway = gateway or Gateway()
     service = Service(
@@ -95,6 +98,7 @@ def build_app(
     board = StatusBoard(service)
     shows_numbers = not gateway.access.admin.only_metrics_here
     batches = open_batches(service, files, max_body_bytes)
+    stores = open_vector_stores(service, retrieval, None if batches is None else batches.files)
     kept = conversations or Conversations(SqliteConversationStore(None))
     responses = Responses(service, kept, max_body_bytes)
     app = Starlette(
@@ -105,6 +109,7 @@ def build_app(
             *([] if encoder is None else embedding_routes(service, encoder, max_body_bytes)),
             *stream_routes(service),
             *([] if batches is None else batches.routes),
+            *([] if stores is None else stores.routes),
             *socket_routes(service, server.max_streams),
             *token_routes(service, max_body_bytes),
             *model_routes(service),
@@ -115,7 +120,7 @@ def build_app(
         ],
         middleware=[Middleware(Front, metrics=metrics, gate=Gate(server), gateway=gateway, tracing=service.tracing)],
         exception_handlers={HTTPException: pass_on},
-        lifespan=partial(_lifespan, service, batches, responses, board),
+        lifespan=partial(_lifespan, service, batches, stores, responses, board),
     )
     app.router.redirect_slashes = False
     app.state.service = service
@@ -127,13 +132,20 @@ def build_app(
 
 @asynccontextmanager
 async def _lifespan(
-    service: Service, batches: Batches | None, responses: Responses, board: StatusBoard, _: Starlette
+    service: Service,
+    batches: Batches | None,
+    stores: VectorStores | None,
+    responses: Responses,
+    board: StatusBoard,
+    _: Starlette,
 ) -> AsyncIterator[None]:
     """Streams and batches that another process left are taken up while this one lives."""
     keepers = (service.durable.run, board.run, service.toolbox.run, responses.keeper.run)
     keeping = [asyncio.create_task(keeper()) for keeper in keepers]
     if batches is not None:
         keeping.append(asyncio.create_task(batches.runner.run()))
+    if stores is not None:
+        keeping.append(asyncio.create_task(stores.runner.run()))
     try:
         yield
     finally:
@@ -142,6 +154,8 @@ async def _lifespan(
         await asyncio.gather(*keeping, return_exceptions=True)
         if batches is not None:
             batches.close()
+        if stores is not None:
+            stores.close()
         await responses.close()
         await service.durable.hand_over()
         await service.durable.close()

@@ -1,9 +1,7 @@
 """Runs the batches that are open. Of several API processes over one folder one does: the one that holds its lock."""
 
 import asyncio
-import fcntl
 import logging
-from pathlib import Path
 from typing import BinaryIO
 
 from serving.api.batches.batch_store import BatchStore
@@ -11,6 +9,7 @@ from serving.api.batches.batch_work import BatchWork
 from serving.api.files.file_store import FileStore
 from serving.api.service import Service
 from serving.config import FilesConfig
+from serving.facts_file import lock_file
 from serving.observability.logs import log_failure
 
 LOOK_SECONDS = 1.0  # for batches that another process has taken, or cancelled
@@ -42,7 +41,7 @@ class BatchRunner:
         try:
             while True:
                 if self._lock is None:
-                    self._lock = _lock(self._lock_path)
+                    self._lock = lock_file(self._lock_path)
                 if self._lock is not None:
                     await self._look()
                 try:
@@ -90,14 +89,3 @@ class BatchRunner:
             log_failure(logging.getLogger(__name__), "a batch was interrupted", error)
         finally:
             self._running.pop(batch_id)
-
-
-def _lock(path: Path) -> BinaryIO | None:
-    """None where another process has it. The kernel takes it back when its process ends."""
-    file = path.open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file

@@ -4,7 +4,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class FileStore:
         self._contents = folder / "contents"
         self._contents.mkdir(mode=0o700, exist_ok=True)
         self._now = now
+        self._before_delete: list[Callable[[str, str], Awaitable[None]]] = []
         for part in self._contents.glob("*.part"):
             if part.stat().st_mtime < time.time() - FORGOTTEN_SECONDS:
                 part.unlink(missing_ok=True)
@@ -62,6 +63,10 @@ class FileStore:
     def path(self, file_id: str) -> Path:
         """Of a file that was found: the id is the server's own."""
         return self._contents / file_id
+
+    def before_delete(self, forget: Callable[[str, str], Awaitable[None]]) -> None:
+        """`forget` is told a tenant and a file's id, before that file goes."""
+        self._before_delete.append(forget)
 
     async def check_room(self, tenant: str) -> None:
         """Raises ForbiddenError where this tenant can keep no other file."""
@@ -121,16 +126,22 @@ class FileStore:
         """Raises NotFoundError; RequestError where `in_use` says so."""
         await self.find(tenant, file_id)
 
-        def drop(connection: sqlite3.Connection) -> None:
+        def check(connection: sqlite3.Connection) -> None:
             if in_use(connection, file_id):
                 raise RequestError(
                     f"the file {file_id} is being read by a batch: cancel that first",
                     param="file_id",
                     code="file_in_use",
                 )
+
+        def drop(connection: sqlite3.Connection) -> None:
+            check(connection)
             connection.execute("DELETE FROM files WHERE tenant = ? AND id = ?", (tenant, file_id))
             self.path(file_id).unlink(missing_ok=True)
 
+        await self.facts.run(check)
+        for forget in self._before_delete:
+            await forget(tenant, file_id)
         await self.facts.run(drop)
 
     def _check_room(self, connection: sqlite3.Connection, tenant: str, size: int) -> None:

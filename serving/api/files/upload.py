@@ -14,7 +14,7 @@ from serving.errors import PayloadTooLargeError, RequestError, UnsupportedError
 UPLOAD_SECONDS = 600.0
 ENVELOPE_BYTES = 16 << 10  # the fields and boundaries around a file
 MAX_NAME_CHARS = 255
-PURPOSES = ("batch", "user_data")
+PURPOSES = ("batch", "user_data", "assistants")
 FIELDS = {"file", "purpose"}
 
 
@@ -64,7 +64,8 @@ def _checked(form: FormData, max_file_bytes: int) -> tuple[UploadFile, str, str]
     if not isinstance(file, UploadFile):
         raise RequestError("file must be a file, with a filename", param="file", code="invalid_value")
     if not isinstance(purpose, str) or purpose not in PURPOSES:
-        raise RequestError(f'purpose must be "{PURPOSES[0]}" or "{PURPOSES[1]}"', param="purpose", code="invalid_value")
+        right = " or ".join(f'"{each}"' for each in PURPOSES)
+        raise RequestError(f"purpose must be {right}", param="purpose", code="invalid_value")
     if (file.size or 0) > max_file_bytes:
         raise _too_large(max_file_bytes)
     return file, _shown_name(file.filename or ""), purpose

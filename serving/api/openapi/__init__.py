@@ -3,6 +3,8 @@
     operation    what one method of a path takes and gives      operations   all of them
     schemas      structs -> JSON schemas                         replies      what answers look like
     document     routes + operations -> the document            routes       the path itself
+    shapes       the words that schemas of answers are written in
+    vector_store_operations, vector_store_replies               those of one topic
 
 A route that no operation describes is an error: a path that is added is described with it.
 """

@@ -10,6 +10,7 @@ from serving.api.embedding_body import EmbeddingBody
 from serving.api.files.upload import PURPOSES
 from serving.api.messages.body import CountTokensBody, MessagesBody
 from serving.api.openapi.operation import EVENTS, Operation, Query
+from serving.api.openapi.vector_store_operations import VECTOR_STORE_OPERATIONS
 from serving.api.responses.body import INCLUDES, ResponsesBody
 from serving.api.tokenize_body import DetokenizeBody, TokenizeBody
 from serving.observability.metrics import CONTENT_TYPE
@@ -165,6 +166,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/v1/batches/{batch_id}"): Operation(says="How far a batch is.", reply="Batch"),
     ("POST", "/v1/batches/{batch_id}/cancel"): Operation(says="Ends a batch early.", reply="Batch"),
+    **VECTOR_STORE_OPERATIONS,
     ("GET", "/v1/socket"): Operation(says="A WebSocket for several requests at a time: docs/api.md.", status=101),
     ("GET", "/openapi.json"): Operation(says="This document.", reply="Document"),
     ("GET", "/health/live"): Operation(says="The API process runs.", reply="Health", is_open=True),

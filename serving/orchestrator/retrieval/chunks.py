@@ -25,6 +25,10 @@ class Chunk:
     end: int
     text: str
 
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.start, self.end
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSizes:

@@ -11,10 +11,7 @@ class Document:
     text: str
     page_starts: tuple[int, ...] = ()  # the character at which each page begins; empty where there are no pages
 
-    def page_of(self, character: int) -> int | None:
-        """Counted from 1."""
-        return page_of(self.page_starts, character)
-
 
 def page_of(page_starts: tuple[int, ...], character: int) -> int | None:
+    """Counted from 1; None where there are no pages."""
     return bisect_right(page_starts, character) if page_starts else None

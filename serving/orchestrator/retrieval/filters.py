@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
+
+from serving.errors import RequestError
 
 Value = str | float | bool
 Comparison = Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
+COMPARISONS: tuple[Comparison, ...] = get_args(Comparison)
+DEEPEST, MOST_FILTERS = 8, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +62,57 @@ def _equal(there: Value | None, value: Value) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def parse_filter(given: object, param: str = "filters") -> Filter:
+    """OpenAI's form, as JSON was read. Raises RequestError, which names what is wrong by its path."""
+    found = _parsed(given, param, DEEPEST)
+    if _size(found) > MOST_FILTERS:
+        raise _wrong(param, f"may have {MOST_FILTERS} comparisons")
+    return found
+
+
+def _parsed(given: object, param: str, depth: int) -> Filter:
+    if not isinstance(given, dict):
+        raise _wrong(param, "must be an object with a type")
+    word: Any = given.get("type")
+    if word in ("and", "or"):
+        _check_members(given, ("type", "filters"), param)
+        inner = given["filters"]
+        if not isinstance(inner, list) or not inner:
+            raise _wrong(f"{param}.filters", "must be a list of filters, and not empty")
+        if depth == 1:
+            raise _wrong(param, f"may be {DEEPEST} filters deep")
+        found = (_parsed(each, f"{param}.filters[{at}]", depth - 1) for at, each in enumerate(inner))
+        return Compound(word, tuple(found))
+    if word not in COMPARISONS:
+        raise _wrong(f"{param}.type", f"must be and, or, {', '.join(COMPARISONS)}")
+    _check_members(given, ("type", "key", "value"), param)
+    key, value = given["key"], given["value"]
+    if not isinstance(key, str):
+        raise _wrong(f"{param}.key", "must be a string")
+    if word in ("in", "nin"):
+        if not isinstance(value, list) or not all(isinstance(each, str | int | float) for each in value):
+            raise _wrong(f"{param}.value", "must be a list of strings, numbers or booleans")
+        return Compare(key, word, tuple(value))
+    if not isinstance(value, str | int | float):
+        raise _wrong(f"{param}.value", "must be a string, a number or a boolean")
+    return Compare(key, word, value)
+
+
+def _check_members(given: dict[str, Any], names: tuple[str, ...], param: str) -> None:
+    for name in names:
+        if name not in given:
+            path = f"{param}.{name}"
+            raise RequestError(f"{path} is required", param=path, code="missing_required_parameter")
+    for name in given:
+        if name not in names:
+            raise RequestError(f"{param}.{name[:64]} is not a known field", param=param, code="unknown_parameter")
+
+
+def _size(given: Filter) -> int:
+    return 1 if isinstance(given, Compare) else sum(map(_size, given.filters))
+
+
+def _wrong(param: str, what: str) -> RequestError:
+    return RequestError(f"{param} {what}", param=param, code="invalid_value")

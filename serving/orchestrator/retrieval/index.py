@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from serving.errors import OverloadedError
-from serving.orchestrator.retrieval.document import Document
+from serving.orchestrator.retrieval.document import Document, page_of
 from serving.orchestrator.retrieval.passages import EmbeddedPassage
 
 RETRY_SECONDS = 30.0
@@ -33,8 +33,11 @@ class Held:
     id: int  # within the store
     file_id: str
     number: int  # of its document's passages, counted from 0
-    page: int | None  # of its first character
+    page_starts: tuple[int, ...]  # of its document
     embedded: EmbeddedPassage
+
+    def page_of(self, character: int) -> int | None:
+        return page_of(self.page_starts, character)
 
 
 class Index(Protocol):
@@ -51,10 +54,6 @@ class Index(Protocol):
 
     def count(self, store: str, file_id: str) -> int:
         """The passages of a file."""
-        ...
-
-    def size(self, store: str, file_id: str) -> int:
-        """Bytes of a file's document, passages and vectors, without what a database adds."""
         ...
 
     def by_vector(self, store: str, query: np.ndarray, files: Collection[str], limit: int) -> list[int]:

@@ -100,13 +100,11 @@ class SqliteIndex:
             connection.execute("UPDATE state SET windows = windows + ?", (windows,))
 
     def count(self, store: str, file_id: str) -> int:
-        return self._number("COUNT(*)", store, file_id)
-
-    def size(self, store: str, file_id: str) -> int:
-        document = self.document(store, file_id)
-        text = 0 if document is None else len(document.text.encode())
-        kept = "COALESCE(SUM(LENGTH(CAST(p.text AS BLOB)) + LENGTH(windows) + LENGTH(vectors)), 0)"
-        return text + self._number(kept, store, file_id)
+        with self._open(store) as connection:
+            if connection is None:
+                return 0
+            query = "SELECT COUNT(*) FROM passages JOIN documents AS d ON d.number = document WHERE file_id = ?"
+            return connection.execute(query, (file_id,)).fetchone()[0]
 
     def by_vector(self, store: str, query: np.ndarray, files: Collection[str], limit: int) -> list[int]:
         with self._open(store) as connection:
@@ -185,13 +183,6 @@ class SqliteIndex:
         connection.execute("DELETE FROM passages WHERE document = ?", (number,))
         connection.execute("DELETE FROM documents WHERE number = ?", (number,))
 
-    def _number(self, what: str, store: str, file_id: str) -> int:
-        with self._open(store) as connection:
-            if connection is None:
-                return 0
-            query = f"SELECT {what} FROM passages AS p JOIN documents AS d ON d.number = document WHERE file_id = ?"
-            return connection.execute(query, (file_id,)).fetchone()[0]
-
     @contextmanager
     def _open(self, store: str, *, create: bool = False) -> Iterator[sqlite3.Connection | None]:
         """One transaction; None where the store holds nothing."""
@@ -240,7 +231,7 @@ def _held(row: tuple[int, str, int, bytes, int, str, bytes, bytes]) -> Held:
     spans = np.frombuffer(windows, "<i8").reshape(-1, 2).tolist()
     passage = Passage(Chunk(start, start + len(text), text), tuple((begin, end) for begin, end in spans))
     embedded = EmbeddedPassage(passage, np.frombuffer(vectors, "<f4").reshape(len(spans), -1))
-    return Held(passage_id, file_id, number, Document("", _page_starts(page_starts)).page_of(start), embedded)
+    return Held(passage_id, file_id, number, _page_starts(page_starts), embedded)
 
 
 def _page_starts(data: bytes) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ An encoder gives one vector whatever the length of its text, and MiniLM was made
 query as the nearest of its windows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,10 @@ class Passage:
     def text_of(self, window: Span) -> str:
         return self.chunk.text[window[0] - self.chunk.start : window[1] - self.chunk.start]
 
+    def bytes(self, dimensions: int) -> int:
+        """As it is kept, without what a database adds."""
+        return len(self.chunk.text.encode()) + len(self.windows) * (4 * dimensions + 16)
+
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedPassage:
@@ -34,12 +38,21 @@ class EmbeddedPassage:
 
 def passages_of(text: str, count: Callable[[str], int], sizes: ChunkSizes, window_tokens: int) -> list[Passage]:
     """`count` gives the tokens of a text, without the encoder's marks; `window_tokens` have room beside those."""
-    windows = ChunkSizes(least=window_tokens, most=window_tokens, overlap=0)
-    return [
-        Passage(chunk, tuple(_within(chunk, chunks_of(chunk.text, count, windows))))
-        for chunk in chunks_of(text, count, sizes)
-    ]
+    packed = ChunkSizes(least=window_tokens, most=window_tokens, overlap=0)
+    passages = []
+    for chunk in chunks_of(text, count, sizes):
+        inner = [window.span for window in chunks_of(chunk.text, count, packed)]
+        windows = [span for each in inner for span in _fitting(chunk.text, each, count, window_tokens)]
+        passages.append(Passage(chunk, tuple((chunk.start + start, chunk.start + end) for start, end in windows)))
+    return passages
 
 
-def _within(chunk: Chunk, windows: Sequence[Chunk]) -> list[Span]:
-    return [(chunk.start + window.start, chunk.start + window.end) for window in windows]
+def _fitting(text: str, span: Span, count: Callable[[str], int], most: int) -> Iterator[Span]:
+    """Halves of halves of a window that has more tokens than its words have."""
+    start, end = span
+    if count(text[start:end]) <= most or end - start < 2:
+        yield span
+        return
+    middle = (start + end) // 2
+    yield from _fitting(text, (start, middle), count, most)
+    yield from _fitting(text, (middle, end), count, most)

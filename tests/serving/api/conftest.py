@@ -27,6 +27,7 @@ from serving.orchestrator.moderation.seating import moderation_of
 from serving.sessions.durable_generations import DurablePolicy
 from serving.sessions.generation_log import GenerationLog
 from serving.settings.moderation import ModerationConfig
+from serving.settings.retrieval import RetrievalConfig
 from tests.fakes.engine import Script, ScriptedEngine
 
 MODEL = "weft/scripted"
@@ -125,6 +126,7 @@ class ApiMaker:
         tracing: Tracing | None = None,
         files: FilesConfig | None = None,
         encoder: TextEmbedder | None = None,
+        retrieval: RetrievalConfig | None = None,
         moderation: ModerationConfig | None = None,
         **server: Any,
     ) -> Api:
@@ -147,6 +149,7 @@ class ApiMaker:
             policy=policy,
             tracing=tracing,
             files=files,
+            retrieval=retrieval,
             encoder=encoder and replace(encoder, embedder=gateway.guard_embedder(encoder.embedder)),
             moderation=moderation and moderation_of(moderation, encoder, metrics.registry),
         )

@@ -19,12 +19,15 @@ from serving.api.openapi.document import build_document, walked
 from serving.api.openapi.operations import OPERATIONS
 from serving.api.openapi.schemas import body_schemas
 from serving.config import FilesConfig
+from serving.settings.moderation import JudgeConfig, ModerationConfig
+from serving.settings.retrieval import RetrievalConfig
 from tests.fakes.embedder import tiny_text_embedder
 from tests.serving.api.conftest import Api, ApiMaker
 
 BODIES = {key: operation for key, operation in OPERATIONS.items() if operation.example is not None}
 SENT = sorted(key for key in OPERATIONS if key != ("GET", "/v1/socket"))
 CASES_OF_EACH = 8
+RULES = ModerationConfig(judges={"rules": JudgeConfig(kind="rules")})
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def api(make_api: ApiMaker, folder: Path) -> Api:
-    return make_api(make_api.says("fine"), files=FilesConfig(folder=folder), encoder=tiny_text_embedder(folder))
+    return make_api(
+        make_api.says("fine"),
+        files=FilesConfig(folder=folder),
+        moderation=RULES,
+        encoder=tiny_text_embedder(folder),
+        retrieval=RetrievalConfig(folder=folder / "index"),
+    )
 
 
 def _validator(document: dict[str, Any], schema: dict[str, Any]) -> jsonschema.Draft202012Validator:

@@ -1,0 +1,95 @@
+"""Vector stores of one deployment, put together."""
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from starlette.routing import Route
+
+from serving.api.files.file_store import FileStore
+from serving.api.service import Service, new_id
+from serving.api.vector_stores.desk import Desk
+from serving.api.vector_stores.file_routes import file_batch_routes, store_file_routes
+from serving.api.vector_stores.store_routes import store_routes
+from serving.engine.embedding import EmbedRequest, Texts
+from serving.gateway.ask import Ask
+from serving.gateway.principal import Principal
+from serving.generation.text_embedder import TextEmbedder
+from serving.orchestrator.retrieval.catalog import Catalog, CatalogLimits
+from serving.orchestrator.retrieval.encoding import Encoding
+from serving.orchestrator.retrieval.index import Index
+from serving.orchestrator.retrieval.index_sqlite import SqliteIndex
+from serving.orchestrator.retrieval.ingest import FileIngest
+from serving.orchestrator.retrieval.ingest_runner import IngestRunner
+from serving.orchestrator.retrieval.parse_process import ParseLimits
+from serving.orchestrator.retrieval.search import Search
+from serving.settings.retrieval import RetrievalConfig
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStores:
+    routes: list[Route]
+    runner: IngestRunner
+    search: Search
+    catalog: Catalog
+    index: Index
+
+    def close(self) -> None:
+        self.catalog.close()
+        self.index.close()
+
+
+def open_vector_stores(
+    service: Service, config: RetrievalConfig | None, files: FileStore | None
+) -> VectorStores | None:
+    """None where the deployment has no table for them. Raises ConfigError where its folder or server cannot be used."""
+    if config is None or files is None or service.encoder is None:
+        return None
+    limits = CatalogLimits(
+        tenant_stores=config.max_tenant_stores,
+        store_files=config.max_store_files,
+        tenant_bytes=config.max_tenant_bytes,
+    )
+    catalog = Catalog(config.folder, limits, service.now)
+    encoding = _encoding(service, service.encoder)
+    index = SqliteIndex(config.folder, cache_bytes=config.cache_bytes)
+    parsing = ParseLimits(
+        seconds=config.parse_seconds,
+        memory_bytes=config.parse_memory_bytes,
+        most_chars=config.max_file_chars,
+        most_pages=config.max_file_pages,
+    )
+    ingest = FileIngest(catalog, index, encoding, files.path, parsing)
+    runner = IngestRunner(catalog, index, ingest, config.folder, at_once=config.concurrent_files)
+    search = Search(catalog, index, encoding)
+    files.before_delete(catalog.forget_file)
+    desk = Desk(
+        service=service,
+        files=files,
+        catalog=catalog,
+        index=index,
+        encoding=encoding,
+        search=search,
+        runner=runner,
+    )
+    routes = [*store_routes(desk), *store_file_routes(desk), *file_batch_routes(desk)]
+    return VectorStores(routes, runner, search, catalog, index)
+
+
+def _encoding(service: Service, encoder: TextEmbedder) -> Encoding:
+    async def embed(texts: Texts, account: bytes) -> np.ndarray:
+        principal = msgspec.msgpack.decode(account, type=Principal)
+        request = EmbedRequest(request_id=new_id(), texts=texts)
+        async with service.gateway.admit(principal, Ask.of_texts(request, model=encoder.name)):
+            vectors = await encoder.embedder.embed(request)
+        service.metrics.embedded(encoder.name, len(texts), request.tokens)
+        return vectors
+
+    facts = encoder.facts
+    return Encoding(
+        name=encoder.name,
+        dimensions=facts.dimensions,
+        max_tokens=facts.max_tokens,
+        tokenizer=encoder.tokenizer,
+        embed=embed,
+    )
