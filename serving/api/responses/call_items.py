@@ -93,7 +93,7 @@ class CallItem:
 
     def result(self, result: ToolResult) -> Iterator[dict[str, Any]]:
         """Of what ran here; and of a function's call that nobody is to answer any more."""
-        self.item |= {"_result": result.text, "_harmless": result.harmless}
+        self.item.update(_result=result.text, _harmless=result.harmless)
         if self._kind == "function_call":
             self.item["status"] = "incomplete"
             return

@@ -29,8 +29,13 @@ class LiveResponse:
     def ended(self) -> bool:
         return self._ended_at is not None
 
-    def is_stale(self, now: float) -> bool:
-        return self._ended_at is not None and now - self._ended_at > KEPT_SECONDS
+    @property
+    def told(self) -> int:
+        """How many events there are."""
+        return len(self._events)
+
+    def ended_before(self, moment: float) -> bool:
+        return self._ended_at is not None and self._ended_at <= moment
 
     async def cancel(self) -> None:
         """Returns once it has ended."""
@@ -76,8 +81,7 @@ class LiveResponses:
 
     async def start(self, made: MadeResponse) -> Mapping[str, object]:
         """The response as it is now: queued. Raises OverloadedError, and what MadeResponse.begin raises."""
-        now = time.monotonic()
-        self._live = {name: live for name, live in self._live.items() if not live.is_stale(now)}
+        self.drop_ended(KEPT_SECONDS)
         if sum(not live.ended for live in self._live.values()) >= MOST_RUNNING:
             raise OverloadedError(
                 "too many responses are made in the background", retry_after=5.0, code="too_many_responses"
@@ -90,6 +94,11 @@ class LiveResponses:
     def get(self, response_id: str) -> LiveResponse | None:
         """None where this process does not make it, or not any more."""
         return self._live.get(response_id)
+
+    def drop_ended(self, kept_seconds: float = 0.0) -> None:
+        """The events of those that ended longer ago."""
+        moment = time.monotonic() - kept_seconds
+        self._live = {name: live for name, live in self._live.items() if not live.ended_before(moment)}
 
     async def close(self) -> None:
         await asyncio.gather(*(live.cancel() for live in self._live.values()))

@@ -158,7 +158,13 @@ class MadeResponse:
             failure = EngineError("the server failed on this request", code="internal_error")
             async for told in self._failed(failure):
                 yield told
-        except (asyncio.CancelledError, GeneratorExit):
+        except asyncio.CancelledError:  # its readers are told
+            self._outline.cancel()
+            async for told in self._cut():
+                yield told
+            yield self._numbered({"type": "response.failed", "response": self.response})
+            raise
+        except GeneratorExit:
             await self._cancelled()
             raise
 

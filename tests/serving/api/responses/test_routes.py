@@ -1,56 +1,17 @@
 """Responses over a scripted engine: what is told, what is kept, and what is refused."""
 
 import json
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from serving.engine.request import FinishReason
 from tests.fakes.engine import Script
-from tests.serving.api.conftest import MODEL, WINDOW, Api, ApiMaker, Body, data_of
+from tests.serving.api.conftest import WINDOW, ApiMaker, Body
+from tests.serving.api.responses.asking import ask, create, prompt, refused, stream, texts
 
 ADD = {"type": "function", "name": "add", "parameters": {"type": "object"}}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 SUM = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
-
-
-def told(text: str) -> list[Any]:
-    return [json.loads(data_of(frame)) for frame in text.split("\n\n") if "data: " in frame]
-
-
-async def create(api: Api, said: Any = "hi", **fields: Any) -> Any:
-    reply = await api.post("/v1/responses", {"model": MODEL, "input": said, **fields})
-    assert reply.status_code == 200, reply.text
-    return reply.json()
-
-
-async def stream(api: Api, said: Any = "hi", **fields: Any) -> list[Any]:
-    reply = await api.post("/v1/responses", {"model": MODEL, "input": said, **fields, "stream": True})
-    assert reply.status_code == 200, reply.text
-    return told(reply.text)
-
-
-async def refused(api: Api, status: int, **fields: Any) -> Any:
-    reply = await api.post("/v1/responses", {"input": "hi", **fields})
-    assert reply.status_code == status, reply.text
-    return reply.json()["error"]
-
-
-async def ask(api: Api, method: str, path: str, status: int = 200, **options: Any) -> Any:
-    async with api.client() as client:
-        reply = await client.request(method, path, **options)
-    assert reply.status_code == status, reply.text
-    return reply.json()
-
-
-def prompt(api: Api, number: int = -1) -> str:
-    """What the model read."""
-    return api.service.generator.detokenize(list(api.engine.requests[number].prompt_token_ids))
-
-
-def texts(outputs: Sequence[Any]) -> list[str]:
-    return [item["content"][0]["text"] for item in outputs if item["type"] == "message"]
 
 
 async def test_a_stream_joined_is_the_whole_answer_and_its_events_are_numbered(make_api: ApiMaker) -> None:

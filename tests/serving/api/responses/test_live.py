@@ -1,0 +1,104 @@
+"""Responses in the background: they outlive their connection, and are read again from any event on."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.fakes.engine import Script
+from tests.serving.api.conftest import MODEL, Api, ApiMaker
+from tests.serving.api.responses.asking import ask, create, refused, texts, told
+
+
+async def until(api: Api, response_id: str, *statuses: str) -> Any:
+    while True:
+        found = await ask(api, "GET", f"/v1/responses/{response_id}")
+        if found["status"] in statuses:
+            return found
+        await asyncio.sleep(0)
+
+
+async def test_it_is_queued_and_then_complete(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("Done."))
+    queued = await create(api, background=True)
+    assert (queued["status"], queued["output"]) == ("queued", [])
+    done = await until(api, queued["id"], "completed")
+    assert texts(done["output"]) == ["Done."]
+    assert (await ask(api, "POST", f"/v1/responses/{queued['id']}/cancel"))["status"] == "completed"
+
+
+async def test_its_events_are_read_from_any_on(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("Some words", chunk=2))
+    reply = await api.post("/v1/responses", {"model": MODEL, "input": "hi", "background": True, "stream": True})
+    events = told(reply.text)
+    assert [event["type"] for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    path = f"/v1/responses/{events[0]['response']['id']}?stream=true"
+    assert told((await api.get(path)).text) == events
+    for after in (0, 4, len(events) - 2):
+        assert told((await api.get(f"{path}&starting_after={after}")).text) == events[after + 1 :]
+
+
+async def test_where_its_events_are_gone_they_are_made_again_of_what_is_kept(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("Some words", chunk=2))
+    made = await create(api, background=True)
+    whole = await until(api, made["id"], "completed")
+    api.app.state.responses.live.drop_ended()
+    path = f"/v1/responses/{made['id']}?stream=true"
+    again = told((await api.get(path)).text)
+    assert again[-1]["response"] == whole
+    assert [event["sequence_number"] for event in again] == list(range(len(again)))
+    assert "".join(event.get("delta", "") for event in again) == "Some words"
+    late = told((await api.get(f"{path}&starting_after=5000")).text)
+    assert [(event["type"], event["sequence_number"]) for event in late] == [("response.completed", 5001)]
+
+
+async def test_cancelling_ends_it_with_what_was_said(make_api: ApiMaker) -> None:
+    api = make_api(Script(token_ids=make_api.ids("Halfway there"), hold_after=7))
+    made = await create(api, background=True)
+    path = f"/v1/responses/{made['id']}"
+    waiting = asyncio.ensure_future(api.get(f"{path}?stream=true"))
+    await until(api, made["id"], "in_progress")
+    while not api.engine.requests:
+        await asyncio.sleep(0)
+    while api.app.state.responses.live.get(made["id"]).told < 8:
+        await asyncio.sleep(0)
+    cancelled = await ask(api, "POST", f"{path}/cancel")
+    assert cancelled["status"] == "cancelled"
+    assert "Halfway".startswith(texts(cancelled["output"])[0])
+    assert cancelled["output"][0]["status"] == "incomplete"
+    assert api.engine.closed
+    read = told((await waiting).text)
+    assert (read[-1]["type"], read[-1]["response"]) == ("response.failed", cancelled)
+    assert (await ask(api, "POST", f"{path}/cancel"))["status"] == "cancelled"
+
+
+async def test_one_that_fails_says_so_and_frees_its_conversation(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("ok"))
+    conversation = await ask(api, "POST", "/v1/conversations", json={})
+    made = await create(api, "x" * 9999, background=True, conversation=conversation["id"])
+    failed = await until(api, made["id"], "failed")
+    assert failed["error"]["code"] == "context_length_exceeded"
+    await create(api, "hi", conversation=conversation["id"])
+
+
+async def test_what_is_refused_at_once_never_was(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("ok"))
+    error = await refused(api, 404, background=True, previous_response_id=f"resp_{'0' * 48}")
+    assert error["code"] == "response_not_found"
+
+
+async def test_those_that_are_not_in_the_background_are_neither_cancelled_nor_streamed_again(
+    make_api: ApiMaker,
+) -> None:
+    api = make_api(make_api.says("ok"))
+    made = await create(api)
+    await ask(api, "POST", f"/v1/responses/{made['id']}/cancel", 400)
+    await ask(api, "GET", f"/v1/responses/{made['id']}?stream=true", 400)
+
+
+@pytest.mark.parametrize("query", ["stream=maybe", "starting_after=1", "stream=true&starting_after=-1", "include=x"])
+async def test_a_question_that_is_none_is_refused(make_api: ApiMaker, query: str) -> None:
+    api = make_api(make_api.says("ok"))
+    made = await create(api, background=True)
+    await ask(api, "GET", f"/v1/responses/{made['id']}?{query}", 400)
+    await until(api, made["id"], "completed")
