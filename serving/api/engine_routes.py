@@ -6,6 +6,8 @@
     POST /v1/engine/sleep          {"weights": "host" | "none"}: gives the memory back
     POST /v1/engine/wake
     POST /v1/engine/weights        {"checkpoint": a folder inside of operations.checkpoints}
+    POST /v1/engine/trace/start    {"name": of a file in operations.traces}: records steps (docs/step_traces.md)
+    POST /v1/engine/trace/stop
 
 Each answers once it is done, with what it left behind.
 """
@@ -21,7 +23,7 @@ from starlette.routing import Route
 from serving.api.request_body import read_typed
 from serving.api.typed_body import Body
 from serving.engine.client import Engine
-from serving.engine.operation import LoadWeights, Operation, Pause, Resume, Sleep, Wake
+from serving.engine.operation import LoadWeights, Operation, Pause, Resume, Sleep, StartTrace, StopTrace, Wake
 
 _BODY_BYTES = 4096
 
@@ -38,6 +40,10 @@ class WeightsBody(Body, kw_only=True):
     checkpoint: str
 
 
+class TraceBody(Body, kw_only=True):
+    name: str
+
+
 def engine_routes(engine: Engine) -> list[Route]:
     async def state(_: Request) -> Response:
         stats = await engine.stats()
@@ -49,6 +55,9 @@ def engine_routes(engine: Engine) -> list[Route]:
 
     async def weights(request: Request) -> Operation:
         return LoadWeights(checkpoint=(await read_typed(request, WeightsBody, _BODY_BYTES)).checkpoint)
+
+    async def start_trace(request: Request) -> Operation:
+        return StartTrace(name=(await read_typed(request, TraceBody, _BODY_BYTES)).name)
 
     def answered(read: Callable[[Request], Awaitable[Operation]]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -63,6 +72,8 @@ def engine_routes(engine: Engine) -> list[Route]:
         "sleep": sleep,
         "wake": _without_members(Wake()),
         "weights": weights,
+        "trace/start": start_trace,
+        "trace/stop": _without_members(StopTrace()),
     }
     return [
         Route("/v1/engine", state, methods=["GET"]),

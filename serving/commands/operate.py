@@ -5,6 +5,7 @@ The key is one with the scope admin, in WEFT_API_KEY.
 
 import argparse
 import os
+from typing import Any
 
 from serving.commands.admin_client import AdminClient, add_admin_flags
 from serving.commands.api_key_flag import API_KEY_VARIABLE
@@ -33,8 +34,12 @@ def run(args: argparse.Namespace) -> int:
     body = {name: getattr(args, name) for name in ("weights", "checkpoint") if getattr(args, name, None) is not None}
     with AdminClient(args.url, os.environ.get(API_KEY_VARIABLE)) as client:
         facts = client.get("/v1/engine") if args.verb == "state" else client.post(f"/v1/engine/{args.verb}", body)
-    print(", ".join(f"{name} {_shown(value)}" for name, value in facts.items() if value is not None))
+    print_facts(facts)
     return 0
+
+
+def print_facts(facts: dict[str, Any]) -> None:
+    print(", ".join(f"{name} {_shown(value)}" for name, value in facts.items() if value is not None))
 
 
 def _shown(value: object) -> str:

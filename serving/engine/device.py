@@ -25,6 +25,8 @@ from pallas_kernels.grouped import GroupedMatmul
 from pallas_kernels.tuning import load_table
 from serving.config import Deployment, EngineConfig, ExpertExchange
 from serving.engine.adapter_stacks import stacks_for
+from serving.engine.draft_model import load_draft
+from serving.engine.drafter import Drafter
 from serving.engine.executor import Executor
 from serving.engine.kernels import body_for, checked_matmul
 from serving.engine.lanes import LaneExecutor
@@ -33,7 +35,7 @@ from serving.engine.memory import bytes_for_pages, free_memory
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.engine.reduced_precision import page_dtype, products_of, recipe_of
 from serving.engine.tiers.exchange import STAGING_BYTES
-from serving.engine.weights_source import WeightsSource
+from serving.engine.weights_source import RandomWeights, WeightsSource
 from serving.errors import CheckpointError, ConfigError
 from serving.settings.speculation import SpeculationConfig
 from sharding.chips import chip_of
@@ -49,7 +51,7 @@ BUCKET_GROWTH = 2  # above max_num_seqs: padding at most doubles a prefill step
 
 
 def load_executor(
-    deployment: Deployment, max_model_len: int, progress: Progress | None = None
+    deployment: Deployment, max_model_len: int, progress: Progress | None = None, *, random_weights: bool = False
 ) -> Executor | LaneExecutor:
     """Streams the weights in and compiles every program. Raises CheckpointError or ConfigError."""
     report = progress or (lambda what, done, total: None)
@@ -71,7 +73,7 @@ def load_executor(
         placement = placement_of(mesh, shape.num_heads, shape.num_kv_heads)
         placement.abstract(nnx.state(planned))  # refuses what cannot be split, before any weight is read
         adapters = stacks_for(deployment, planned, placement, dtype, matmul, name)
-        source = WeightsSource(
+        source = (RandomWeights if random_weights else WeightsSource)(
             checkpoint=deployment.model.checkpoint,
             dtype=dtype,
             kept=kept,
@@ -107,6 +109,7 @@ def load_executor(
     )
     body = tuned_attention_body(name, table)
     source.finish(model)
+    small = load_draft(deployment, shape, max_model_len, dtype, layers, mesh, report)
     of_a_stage = dataclasses.replace(shape, num_layers=len(layers_of_stages(shape.num_layers, lanes)[0]))
     page = pool_on_mesh(body, pool_spec(of_a_stage, limits, cache_dtype, mesh), mesh)
     room = engine.cache_bytes
@@ -116,17 +119,30 @@ def load_executor(
         room = CACHE_BYTES_ON_CPU // mesh.devices.size
         if not on_cpu:
             room = bytes_for_pages(*measured, free=free_memory(mesh) - staging)
-    num_pages = page_count(engine.num_pages, room, bytes_on_a_device(page), limits)
+    page_bytes = bytes_on_a_device(page) + (0 if small is None else small.page_bytes(limits, body, cache_dtype, mesh))
+    limits = dataclasses.replace(limits, num_pages=page_count(engine.num_pages, room, page_bytes, limits))
+    drafter = None
+    if small is not None:
+        drafter = Drafter(
+            small.model,
+            small.shape,
+            limits,
+            body,
+            cache_dtype,
+            mesh,
+            progress=lambda done, total: report("compiling the draft model's programs", done, total),
+        )
     executor = Executor(
         model,
         shape,
-        dataclasses.replace(limits, num_pages=num_pages),
+        limits,
         body,
         cache_dtype,
         progress=lambda done, total: report("compiling programs", done, total),
         mesh=mesh,
         expert_exchange=engine.expert_exchange,
         adapters=adapters,
+        drafter=drafter,
     )
     executor.memory.source = source
     if lanes == 1:

@@ -1,12 +1,15 @@
 """An engine that runs, as the handlers of operations see it."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from serving.engine.engine import EngineLoop
 from serving.engine.live_model import LiveModel
 from serving.engine.operation import OperationReport
 from serving.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from serving.engine.recording import TraceFolder
 
 T = TypeVar("T")
 
@@ -17,6 +20,11 @@ class LiveEngine(Protocol):
     @property
     def model(self) -> LiveModel | None:
         """None where its memory is not this process's alone."""
+        ...
+
+    @property
+    def trace_folder(self) -> "TraceFolder | None":
+        """None where no steps may be recorded."""
         ...
 
     async def on_loop(self, work: Callable[[EngineLoop], T]) -> T:

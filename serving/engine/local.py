@@ -26,9 +26,8 @@ from serving.engine.inbox import Question, Stream
 from serving.engine.intake import refuse_beside_grammar
 from serving.engine.limits import ExecutorLimits
 from serving.engine.live_model import LiveModel, namespace_of
-from serving.engine.operation import EngineState, Operation, OperationReport, Wake
-from serving.engine.operations import perform
-from serving.engine.prefix_pins import PinnedPrefix
+from serving.engine.operation import EngineState, Wake
+from serving.engine.recording import TraceFolder, end_trace, trace_folder
 from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
 from serving.engine.scheduler import Scheduler
 from serving.engine.shards import ShardedScheduler, scheduler_for
@@ -91,6 +90,7 @@ class LocalEngine:
         the engine cannot sleep, nor take other weights."""
         self._loop = loop
         self.model = model
+        self.trace_folder: TraceFolder | None = None  # set by whoever may let steps be recorded
         self._wake_on_request = wake_on_request
         self.adapters = adapters
         if adapters is not None:
@@ -127,6 +127,7 @@ class LocalEngine:
         self._closing = True
         self._arrived.set()
         await asyncio.to_thread(self._ended.wait)
+        end_trace(self._loop, "the engine stopped")
         if self._grammars is not None:
             await asyncio.to_thread(self._grammars.close)
         if self._loop.tiers is not None:
@@ -209,30 +210,6 @@ class LocalEngine:
             raise UnsupportedError("grammar is not supported: this engine knows no vocabulary", param="grammar")
         refuse_beside_grammar(request.sampling)
         return await self._grammars.constraint(request.grammar, request.output_token_ids)
-
-    async def pin(self, name: str, token_ids: tuple[int, ...], *, salt: str = "", seconds: float) -> PinnedPrefix:
-        """Keeps the pages of a prefix in the cache for `seconds`; see `Scheduler.pin`."""
-        return await self._ask(
-            lambda scheduler, now: scheduler.pin(name, token_ids, salt=salt, seconds=seconds, now=now)
-        )
-
-    async def unpin(self, name: str) -> bool:
-        """Whether there was such a pin."""
-        return await self._ask(lambda scheduler, now: scheduler.unpin(name))
-
-    async def operate(self, operation: Operation) -> OperationReport:
-        return await perform(operation, self)
-
-    async def on_loop(self, work: Callable[[EngineLoop], T]) -> T:
-        """Implements `LiveEngine`."""
-
-        def counted() -> T:
-            try:
-                return work(self._loop)
-            finally:
-                self._stats = self._snapshot()  # first, so that whoever has the answer sees what it changed
-
-        return await self.between_steps(counted)
 
     async def between_steps(self, work: Callable[[], T]) -> T:
         """What `work` returns or raises, run on the loop's thread, under its watchdog."""
@@ -443,10 +420,12 @@ def start_local_engine(
     watchdog = watchdog or StepWatchdog(engine.step_timeout_seconds)
     grammars = None if vocabulary is None else Grammars(vocabulary, executor.vocab_size)
     loop = EngineLoop(scheduler_for(limits, pool, scheduler), executor, tiers=tiers)
-    loop.weights = version
+    loop.weights, loop.namespace = version, namespace
     wakes = deployment.operations.wake_on_request
     held = None if stacks is None else Adapters(stacks, deployment.adapters.named, engine.max_waiting)
-    return LocalEngine(loop, info, watchdog, on_failure, grammars, encoder, model, wakes, held)
+    made = LocalEngine(loop, info, watchdog, on_failure, grammars, encoder, model, wakes, held)
+    made.trace_folder = trace_folder(deployment, limits)
+    return made
 
 
 def _put_all(batch: list[tuple[Stream, TokenEvent]]) -> None:

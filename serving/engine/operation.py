@@ -11,6 +11,9 @@ from typing import Literal
 
 import msgspec
 
+from serving.engine.pin_messages import ListPins, PinPrefix, UnpinPrefix
+from serving.engine.prefix_pins import PinnedPrefix
+
 
 class EngineState(StrEnum):
     RUNNING = "running"
@@ -44,7 +47,17 @@ class LoadWeights(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     checkpoint: str  # a folder inside of the one that the deployment names for this
 
 
-Operation = Pause | Resume | Sleep | Wake | LoadWeights
+class StartTrace(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Records every step from now on. Streams that run are computed again, and cached pages are forgotten."""
+
+    name: str  # of the file, inside of the folder that the deployment names for this
+
+
+class StopTrace(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ends the recording."""
+
+
+Operation = Pause | Resume | Sleep | Wake | LoadWeights | StartTrace | StopTrace | PinPrefix | UnpinPrefix | ListPins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +69,7 @@ class OperationReport:
     open_streams: int | None = None  # that wait, or go on
     weights: str | None = None  # the version of those that are served
     freed_bytes: int | None = None  # of the devices
+    trace_steps: int | None = None
+    trace_bytes: int | None = None
+    trace_ended: str | None = None  # why, where the trace ended before it was stopped
+    pins: tuple[PinnedPrefix, ...] | None = None  # of the one who asked

@@ -13,7 +13,21 @@ from typing import Any
 
 from serving.engine.engine import EngineLoop
 from serving.engine.live_engine import LiveEngine, report_of
-from serving.engine.operation import EngineState, LoadWeights, Operation, OperationReport, Pause, Resume, Sleep, Wake
+from serving.engine.operation import (
+    EngineState,
+    LoadWeights,
+    Operation,
+    OperationReport,
+    Pause,
+    Resume,
+    Sleep,
+    StartTrace,
+    StopTrace,
+    Wake,
+)
+from serving.engine.pin_messages import ListPins, PinPrefix, UnpinPrefix
+from serving.engine.pin_operations import list_pins, pin_prefix, unpin_prefix
+from serving.engine.recording import start_trace, stop_trace
 from serving.engine.sleep import sleep, wake
 from serving.engine.weight_update import load_weights
 from serving.errors import RequestError
@@ -55,4 +69,9 @@ HANDLERS: Mapping[type[Operation], Handler] = {
     Sleep: sleep,
     Wake: wake,
     LoadWeights: load_weights,
+    PinPrefix: pin_prefix,
+    UnpinPrefix: unpin_prefix,
+    ListPins: list_pins,
+    StartTrace: start_trace,
+    StopTrace: stop_trace,
 }

@@ -33,7 +33,7 @@ def _fall_asleep(loop: EngineLoop, model: LiveModel, operation: Sleep) -> Operat
     freed = 0
     if loop.state != EngineState.ASLEEP:
         loop.settle()
-        loop.scheduler.forget_pages(model.namespace)
+        loop.scheduler.forget_pages(loop.namespace)
         freed = model.memory.give_back(operation.weights)
         loop.state = EngineState.ASLEEP
     return report_of(loop, freed_bytes=freed)

@@ -16,6 +16,7 @@ from serving.engine.engine import EngineLoop
 from serving.engine.live_engine import LiveEngine, model_of, report_of
 from serving.engine.live_model import LiveModel
 from serving.engine.operation import LoadWeights, OperationReport
+from serving.engine.recording import end_trace
 from serving.engine.weights_fingerprint import weights_fingerprint
 
 
@@ -48,9 +49,10 @@ def _release(loop: EngineLoop) -> None:
 
 def _install(loop: EngineLoop, model: LiveModel, stages: list, folder: Path, version: str) -> OperationReport:
     loop.settle()
+    end_trace(loop, "other weights were loaded")
     model.memory.put_weights(stages)
     model.checkpoint, model.version = folder, version
     model.updates += 1
-    loop.scheduler.forget_pages(model.namespace)
-    loop.weights = version
+    loop.weights, loop.namespace = version, model.namespace
+    loop.scheduler.forget_pages(loop.namespace)
     return report_of(loop)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from models import checkpoint as checkpoints
@@ -13,11 +14,12 @@ from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import Model, ModelShape
 from models.leaves import Progress
 from models.quantization import QuantizationError
+from models.rope import use_max_length
 from models.stages import Stages
 from models.tensor_files import read_json
 from serving.engine.device_memory import Leaves
 from serving.engine.memory import free_memory
-from serving.errors import RequestError
+from serving.errors import ConfigError, RequestError
 from sharding.params import Placement
 
 _TOKENIZER = "tokenizer.json"
@@ -85,6 +87,35 @@ class WeightsSource:
         model, _, config = checkpoints.abstract(folder, self.dtype, mesh=self.placement.mesh, **self.kept)
         leaves = jax.tree.leaves(nnx.state(model))
         return [(leaf.shape, leaf.dtype) for leaf in leaves], config
+
+
+class RandomWeights(WeightsSource):
+    """Weights of the forms that config.json tells, for what depends on forms alone."""
+
+    def load(self, folder: Path, progress: Progress | None = None) -> tuple[Model | Stages, ModelShape]:
+        mesh = self.placement.mesh
+        if mesh.shape["pipeline"] > 1:
+            raise ConfigError("random weights are not made for a pipeline: set mesh.pipeline to 1", param="pipeline")
+        model, shape, _ = checkpoints.abstract(folder, self.dtype, mesh=mesh, **self.kept)
+        use_max_length(model, self.max_length)
+        graph, state = nnx.split(model)
+        forms, tree = jax.tree.flatten(self.placement.abstract(state))
+        return nnx.merge(graph, jax.tree.unflatten(tree, [_random(i, form) for i, form in enumerate(forms)])), shape
+
+
+def _random(number: int, form: jax.ShapeDtypeStruct) -> jax.Array:
+    """Numbers that keep the sums of a layer small."""
+
+    def draw() -> jax.Array:
+        key = jax.random.key(number)
+        if jnp.issubdtype(form.dtype, jnp.integer):
+            ends = jnp.iinfo(form.dtype)
+            return jax.random.randint(key, form.shape, max(ends.min + 1, -127), min(ends.max, 127), jnp.int32).astype(
+                form.dtype
+            )
+        return (0.02 * jax.random.normal(key, form.shape, jnp.float32)).astype(form.dtype)
+
+    return jax.jit(draw, out_shardings=form.sharding)()
 
 
 def differences(mine: Any, theirs: Any) -> list[str]:

@@ -9,7 +9,7 @@ from serving.access import AccessConfig, AuthConfig, TenantConfig, TierConfig
 from serving.api.admin import build_admin_app
 from serving.api.admin_listener import AdminListener
 from serving.config import ServerConfig
-from serving.engine.operation import LoadWeights, Pause, Resume, Sleep, Wake
+from serving.engine.operation import LoadWeights, Pause, Resume, Sleep, StartTrace, StopTrace, Wake
 from serving.errors import SetupError
 from serving.gateway.gateway import Gateway
 from serving.gateway.identity import Identity
@@ -138,6 +138,8 @@ async def test_operations_reach_the_engine_and_only_the_admin_listener_has_them(
         ("sleep", {"weights": "none"}, Sleep(weights="none")),
         ("wake", {}, Wake()),
         ("weights", {"checkpoint": "new"}, LoadWeights(checkpoint="new")),
+        ("trace/start", {"name": "noon"}, StartTrace(name="noon")),
+        ("trace/stop", {}, StopTrace()),
     ):
         reply = await office.ask("POST", f"/v1/engine/{path}", body)
         assert reply.status_code == 200, reply.text

@@ -170,7 +170,7 @@ async def test_an_open_stream_goes_on_as_the_new_weights_would(engine: LocalEngi
     assert rest[-1].weights == report.weights
     tokens = tokens_of([first, *rest])
     # At the latest the tokens after the update are those that the new weights draw after what was there.
-    drawn = None
+    drawn, kept = None, 0
     for kept in range(len(tokens)):
         continued = dataclasses.replace(request(f"continued {kept}"), output_token_ids=tuple(tokens[:kept]))
         drawn = tokens[:kept] + tokens_of(await events_of(engine, continued))
