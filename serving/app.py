@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from serving.api.grpc.server import GrpcServer
 
 REDIS_PASSWORD_VARIABLE = "WEFT_REDIS_PASSWORD"
+GUARD_KEY_VARIABLE = "WEFT_GUARD_API_KEY"
 POSTGRES_PASSWORD_VARIABLE = "WEFT_POSTGRES_PASSWORD"
 COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -187,7 +188,14 @@ def build_api(
     gateway = build_gateway(deployment, metrics, api_key)
     moderation = None
     if deployment.moderation is not None:
-        moderation = moderation_of(deployment.moderation, build_encoder(deployment, embedder), metrics.registry)
+        embeddings = deployment.embeddings
+        moderation = moderation_of(
+            deployment.moderation,
+            build_encoder(deployment, embedder),
+            metrics.registry,
+            encoder_folder=None if embeddings is None else embeddings.checkpoint,
+            guard_key=os.environ.get(GUARD_KEY_VARIABLE),
+        )
     generator = build_generator(deployment, gateway.guard(MeteredEngine(engine, metrics)))
     card = ModelCard(name=deployment.name, created=int(time.time()), max_model_len=generator.max_model_len)
     streams = deployment.streams

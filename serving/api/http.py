@@ -16,6 +16,7 @@ from serving.api.front import Front
 from serving.api.gate import Gate
 from serving.api.health import health_routes
 from serving.api.messages.routes import message_routes
+from serving.api.moderation_routes import moderation_routes
 from serving.api.openapi.routes import document_routes
 from serving.api.page import page_routes
 from serving.api.request_body import body_bytes_for
@@ -107,6 +108,7 @@ def build_app(
             *message_routes(service, max_body_bytes),
             *responses.routes,
             *([] if encoder is None else embedding_routes(service, encoder, max_body_bytes)),
+            *([] if moderation is None else moderation_routes(service, moderation, max_body_bytes)),
             *stream_routes(service),
             *([] if batches is None else batches.routes),
             *([] if stores is None else stores.routes),
@@ -160,4 +162,6 @@ async def _lifespan(
         await service.durable.hand_over()
         await service.durable.close()
         await service.gateway.close()
+        if service.moderation is not None:
+            await service.moderation.close()
         await asyncio.to_thread(service.tracing.close)

@@ -9,6 +9,7 @@ from serving.api.conversations.body import ConversationBody, ItemsBody, Metadata
 from serving.api.embedding_body import EmbeddingBody
 from serving.api.files.upload import PURPOSES
 from serving.api.messages.body import CountTokensBody, MessagesBody
+from serving.api.moderation_body import ModerationBody
 from serving.api.openapi.operation import EVENTS, Operation, Query
 from serving.api.openapi.vector_store_operations import VECTOR_STORE_OPERATIONS
 from serving.api.responses.body import INCLUDES, ResponsesBody
@@ -66,6 +67,12 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("POST", "/v1/embeddings"): Operation(
         says="Vectors of texts.", body=EmbeddingBody, example={"input": ["the cat", "a dog"]}, reply="Embeddings"
+    ),
+    ("POST", "/v1/moderations"): Operation(
+        says="What the judges of this server say of texts.",
+        body=ModerationBody,
+        example={"input": ["the cat", "a dog"]},
+        reply="Moderations",
     ),
     ("POST", "/v1/messages"): Operation(
         says="An answer to messages, in Anthropic's protocol.",

@@ -34,13 +34,25 @@ REPLIES: Mapping[str, Schema] = {
         data=list_of(object_of(object=word("embedding"), index=COUNT, embedding={"type": ["array", "string"]})),
         usage=object_of(prompt_tokens=COUNT, total_tokens=COUNT),
     ),
+    "Moderations": object_of(
+        id=TEXT,
+        model=TEXT,
+        results=list_of(
+            object_of(
+                flagged={"type": "boolean"},
+                categories={"type": "object", "additionalProperties": {"type": "boolean"}},
+                category_scores={"type": "object", "additionalProperties": {"type": "number"}},
+                category_applied_input_types={"type": "object", "additionalProperties": list_of(word("text"))},
+            )
+        ),
+    ),
     "Message": object_of(
         id=TEXT,
         type=word("message"),
         role=word("assistant"),
         model=TEXT,
         content=list_of(object_of(type=word("text", "tool_use"))),
-        stop_reason=word("end_turn", "max_tokens", "stop_sequence", "tool_use"),
+        stop_reason=word("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"),
         stop_sequence=TEXT_OR_NULL,
         usage=object_of(input_tokens=COUNT, cache_read_input_tokens=COUNT, output_tokens=COUNT),
     ),

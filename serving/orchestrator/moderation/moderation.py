@@ -55,11 +55,7 @@ class Moderation:
                 code=REFUSED,
             )
         if any(verdict.failed for verdict in verdicts):
-            raise OverloadedError(
-                "the text could not be checked against this server's content policy; try again later",
-                retry_after=RETRY_SECONDS,
-                code=UNAVAILABLE,
-            )
+            raise unavailable()
         return flags
 
     def paced(
@@ -78,6 +74,11 @@ class Moderation:
     async def judgements(self, texts: Sequence[str]) -> list[Judgement]:
         """As inputs, of nobody's policy."""
         return list(await asyncio.gather(*(self._judgement(text) for text in texts)))
+
+    async def close(self) -> None:
+        await self.panel.close()
+        if self.review is not None:
+            self.review.close()
 
     async def _input_verdict(self, policy: Policy, text: str) -> Verdict:
         judgement = await self._judgement(text)
@@ -115,3 +116,11 @@ class Moderation:
                     f"{finding.category}={finding.score:.2f}:{action}" for action, finding in verdict.fired
                 ),
             )
+
+
+def unavailable() -> OverloadedError:
+    return OverloadedError(
+        "the text could not be checked against this server's content policy; try again later",
+        retry_after=RETRY_SECONDS,
+        code=UNAVAILABLE,
+    )

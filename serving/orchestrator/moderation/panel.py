@@ -52,6 +52,10 @@ class Panel:
         failed = any(a is None and seat.on_failure == "closed" for a, seat in zip(answers, seats, strict=True))
         return Judgement(findings, failed)
 
+    async def close(self) -> None:
+        for seat in self._seats.values():
+            await seat.judge.close()
+
     async def _answer(self, name: str, seat: Seat, passage: Passage) -> Sequence[Finding] | None:
         """None where the judge failed, which is logged without the text."""
         begin = time.monotonic()

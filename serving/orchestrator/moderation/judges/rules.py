@@ -53,6 +53,9 @@ class RulesJudge:
                 found[rule.category] = Finding(rule.category, rule.score, start)
         return list(found.values())
 
+    async def close(self) -> None:
+        pass
+
 
 def _read(path: Path) -> list[_Rule]:
     try:
