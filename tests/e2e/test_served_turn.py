@@ -85,6 +85,6 @@ async def test_code_that_the_model_is_made_to_write_runs_in_the_sandbox(generato
         named_tool="code_interpreter",
     )
     result = next(event.result for event in events if isinstance(event, ResultReady))
-    assert (result.facts["outcome"], result.facts["exit_code"], result.facts["stdout"]) == ("ended", 0, "42\n")
+    assert (result.facts["outcome"], result.facts["stdout"]) == ("ended", "42\n"), result
     assert result.files == {"made.txt": b"by the model"}
     assert isinstance(events[-1], TurnEnded)

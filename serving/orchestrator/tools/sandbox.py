@@ -57,7 +57,7 @@ class _Results(msgspec.Struct):
 
 
 class Sandbox:
-    """Raises ConfigError where bubblewrap or the interpreter is missing."""
+    """Raises ConfigError where bubblewrap or the interpreter is missing, or for root a way to be somebody else."""
 
     def __init__(self, limits: SandboxLimits | None = None, interpreter: Path = Path("/usr/bin/python3")) -> None:
         self.limits = limits or SandboxLimits()
@@ -67,6 +67,7 @@ class Sandbox:
         self._bwrap = shutil.which("bwrap")
         if self._bwrap is None:
             raise ConfigError("the code interpreter needs bubblewrap: install the package that has `bwrap`")
+        self._privileges = _as_nobody() if os.geteuid() == 0 else []
         if not interpreter.is_relative_to("/usr") or not os.access(interpreter, os.X_OK):
             raise ConfigError(f"the code interpreter needs a Python under /usr, and there is none at {interpreter}")
 
@@ -84,8 +85,6 @@ class Sandbox:
                 pass_fds=(theirs,),
                 start_new_session=True,
                 env={},
-                # As root, the kernel would not count its processes against a limit.
-                **({"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}),
             )
         except BaseException:
             os.close(results)
@@ -99,6 +98,7 @@ class Sandbox:
         size = str(self.limits.folder_bytes)
         assert self._bwrap is not None
         return [
+            *self._privileges,
             *(self._bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
             *("--die-with-parent", "--new-session"),
             *("--uid", str(_NOBODY), "--gid", str(_NOBODY), "--hostname", "sandbox", "--clearenv"),
@@ -154,6 +154,15 @@ class Sandbox:
             cut=cut or cut_too,
             files={} if too_long else _files(kept, limits.result_bytes),
         )
+
+
+def _as_nobody() -> list[str]:
+    """What root starts bubblewrap with: of root's processes the kernel would count none against a limit. By a program
+    of its own, because an event loop that is told of a user forks this process with its threads, or cannot do it."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise ConfigError("the code interpreter needs `setpriv` where the server runs as root: install util-linux")
+    return [setpriv, f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--"]
 
 
 def check_name(name: str) -> None:

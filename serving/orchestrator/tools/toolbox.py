@@ -1,14 +1,19 @@
 """The tools of a deployment, and the servers that some of them are on."""
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
+from serving.errors import ConfigError
 from serving.orchestrator.tools.calculator import Calculator
 from serving.orchestrator.tools.code_interpreter import CodeInterpreter
 from serving.orchestrator.tools.dates import Dates
+from serving.orchestrator.tools.public_addresses import PublicAddresses
 from serving.orchestrator.tools.registry import ToolRegistry
 from serving.orchestrator.tools.sandbox import Sandbox, SandboxLimits
-from serving.settings.tools import CodeInterpreterConfig, ToolsConfig
+from serving.orchestrator.tools.web_fetch import WebFetch
+from serving.orchestrator.tools.web_search import WebSearch
+from serving.settings.tools import CodeInterpreterConfig, ToolsConfig, WebConfig
 
 if TYPE_CHECKING:
     from serving.orchestrator.tools.mcp_server import McpServer
@@ -26,6 +31,8 @@ class Toolbox:
             self.registry.add(Dates())
         if config.code_interpreter is not None:
             self._add_code_interpreter(config.code_interpreter)
+        if config.web is not None:
+            self._add_web(config.web)
         self.servers = _servers(config, self.registry)
 
     async def run(self) -> None:
@@ -45,6 +52,23 @@ class Toolbox:
         tool = CodeInterpreter(Sandbox(limits, config.interpreter), concurrent=config.concurrent)
         # A call may wait until another's program has ended.
         self.registry.add(tool, seconds=4 * config.seconds + 10)
+
+    def _add_web(self, web: WebConfig) -> None:
+        """Both answer to a request for web_search: to read a page one has to find it."""
+        if web.search_url is not None:
+            token = None if web.search_token_variable is None else os.environ.get(web.search_token_variable)
+            if token is None and web.search_token_variable is not None:
+                raise ConfigError(
+                    f"tools.web needs the environment variable {web.search_token_variable}",
+                    param=web.search_token_variable,
+                )
+            search = WebSearch(web.search_url, token=token, seconds=web.seconds)
+            self.registry.add(search, group=WebSearch.name, seconds=web.seconds)
+        if web.fetch:
+            addresses = PublicAddresses(web.allowed_networks)
+            fetch = WebFetch(addresses, max_bytes=web.max_bytes, seconds=web.seconds)
+            group = WebSearch.name if web.search_url is not None else WebFetch.name
+            self.registry.add(fetch, group=group, seconds=web.seconds)
 
 
 def _servers(config: ToolsConfig, registry: ToolRegistry) -> "tuple[McpServer, ...]":

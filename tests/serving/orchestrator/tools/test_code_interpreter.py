@@ -1,6 +1,7 @@
 import time
 
 import pytest
+import uvloop
 
 from serving.orchestrator.tools.code_interpreter import CodeInterpreter
 from serving.orchestrator.tools.registry import ToolRegistry, ToolScope
@@ -45,3 +46,8 @@ async def test_the_calls_own_time_ends_it_too(interpreter: CodeInterpreter) -> N
     result = await registry.run("code_interpreter", '{"code": "while True: pass"}', SCOPE)
     assert result.is_error
     assert "was stopped" in result.text
+
+
+def test_programs_run_on_the_event_loop_that_the_server_has() -> None:
+    result = uvloop.run(Sandbox(SandboxLimits(seconds=60)).run("print(6 * 7)"))
+    assert (result.exit_code, result.stdout) == (0, "42\n")
