@@ -55,4 +55,6 @@ def _install(loop: EngineLoop, model: LiveModel, stages: list, folder: Path, ver
     model.updates += 1
     loop.weights, loop.namespace = version, model.namespace
     loop.scheduler.forget_pages(loop.namespace)
+    if loop.tiers is not None:
+        loop.tiers.forget()
     return report_of(loop)
