@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
+from serving.api.adapter_names import AdapterNames
 from serving.api.admin import build_admin_app
 from serving.api.admin_listener import AdminListener
 from serving.api.http import build_app
@@ -216,6 +217,7 @@ def build_api(
         toolbox=Toolbox(deployment.tools),
         conversations=Conversations(build_conversation_store(deployment.conversations)),
         moderation=moderation,
+        adapters=AdapterNames(engine, deployment.name) if deployment.adapters.slots else None,
     )
 
 

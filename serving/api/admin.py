@@ -8,6 +8,7 @@
     GET  /admin/usage?since=&until=&tenant=  sums by tenant, key and model
     POST /admin/drain                        {"on"}: admit nobody new, or again
     /v1/engine                               operations on the engine, see `engine_routes.py`
+    /v1/adapters                             see `adapter_routes.py`
     GET  /metrics, /status, /health, /health/live, /health/ready
 
 All need the scope admin, but usage, which a key with the scope usage may read of its own tenant.
@@ -28,6 +29,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from serving.access import NAME
+from serving.api.adapter_routes import adapter_routes
 from serving.api.caller import Caller
 from serving.api.engine_routes import engine_routes
 from serving.api.error_reply import pass_on
@@ -80,6 +82,7 @@ def build_admin_app(service: Service, server: ServerConfig, board: StatusBoard |
             *_key_routes(gateway),
             *_usage_routes(gateway),
             *engine_routes(service.engine),
+            *adapter_routes(service.engine, service.card.name),
             *health_routes(service),
             *status_routes(board),
         ],

@@ -47,7 +47,7 @@ class ChatReply:
         )
         self._id = f"chatcmpl-{caller.request_id}"
         self.created = int(service.now()) if created is None else created
-        self._model = service.card.name
+        self._model = body.model or service.card.name
         self._choices: dict[int, ChatChoice] = {}
         self._weights: str | None = None
 
@@ -170,6 +170,7 @@ def text_request(body: ChatBody, request_id: str) -> TextRequest:
         grammar=None if asked is None else asked.grammar,
         calls=body.rules(),
         cache_salt=body.cache_salt or "",
+        model=body.model,
         priority=body.priority,
         deadline_seconds=body.timeout_seconds,
     )

@@ -43,7 +43,7 @@ class CompletionReply:
         )
         self._id = f"cmpl-{request_id}"
         self.created = int(service.now()) if created is None else created
-        self._model = service.card.name
+        self._model = body.model or service.card.name
         self._weights: str | None = None
 
     async def whole(self) -> bytes:
@@ -191,6 +191,7 @@ def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextR
         ),
         grammar=None if asked is None else asked.grammar,
         cache_salt=body.cache_salt or "",
+        model=body.model,
         priority=body.priority,
         deadline_seconds=body.timeout_seconds,
     )

@@ -96,10 +96,12 @@ class Generation:
         trace = generation_stage(self._caller.trace, self._requests, service.card.name, stream=self._stream)
         with trace as self._trace, self._named_for_client(), slots:
             with service.gateway.preparing(), trace.stage("prepare") as preparing:
+                adapter = await service.adapter_of(self._requests[0].model)
                 for request in self._requests:
+                    request = replace(request, adapter=adapter) if adapter else request
                     self.prepared.append(await service.generator.prepare(request, preparing))
                     service.metrics.prompt_tokens.observe(self.prepared[-1].prompt_tokens)
-            ask = Ask.of(self.prepared, model=service.card.name, stream=self._stream, priority=wish)
+            ask = Ask.of(self.prepared, model=service.model_id(adapter), stream=self._stream, priority=wish)
             async with AsyncExitStack() as admitted:
                 with trace.stage("admission"):
                     self.lease = await admitted.enter_async_context(service.gateway.admit(principal, ask))

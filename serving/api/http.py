@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
+from serving.api.adapter_names import AdapterNames
 from serving.api.batches.batches import Batches, open_batches
 from serving.api.embedding_routes import embedding_routes
 from serving.api.error_reply import pass_on
@@ -67,6 +68,7 @@ def build_app(
     conversations: Conversations | None = None,
     retrieval: RetrievalConfig | None = None,
     moderation: Moderation | None = None,
+    adapters: AdapterNames | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
     given where more than this app writes to it (`metered_engine.py`), and `gateway` where it is to ask who comes: an
@@ -94,6 +96,7 @@ def build_app(
         toolbox=toolbox or Toolbox(),
         control_tokens=ControlTokens(generator.tokenizer),
         moderation=moderation,
+        adapters=adapters,
     )
     max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
     board = StatusBoard(service)

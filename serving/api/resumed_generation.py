@@ -43,7 +43,7 @@ async def resumed_events(service: Service, admitted: Admitted, past: Sequence[Lo
     try:
         principal = msgspec.msgpack.decode(admitted.principal, type=Principal)
         subject, requests = Subject(principal.tenant, admitted.request_id), _requests(admitted)
-        ask = Ask.of(prompts, model=service.card.name, stream=True, continues=True)
+        ask = Ask.of(prompts, model=service.model_id(prompts[0].adapter), stream=True, continues=True)
         with service.slots.take(choices, param="n", admitted=True):
             wait, deadline = FIRST_WAIT_SECONDS, time.monotonic() + PATIENCE_SECONDS
             while True:

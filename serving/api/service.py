@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from serving.api.adapter_names import AdapterNames
 from serving.api.stream_slots import StreamSlots
 from serving.engine.client import Engine
 from serving.errors import NotFoundError, UnsupportedError
@@ -13,8 +14,8 @@ from serving.generation.generator import Generator
 from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
-from serving.orchestrator.moderation.moderation import Moderation
 from serving.orchestrator.control_tokens import ControlTokens
+from serving.orchestrator.moderation.moderation import Moderation
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.durable_generations import DurableGenerations
 
@@ -52,6 +53,7 @@ class Service:
     moderation: Moderation | None = None  # None: nothing is judged
     toolbox: Toolbox = field(default_factory=Toolbox)
     control_tokens: ControlTokens | None = None  # of the generator's tokenizer; None: each turn finds them again
+    adapters: AdapterNames | None = None  # None: the deployment has none
     now: Callable[[], float] = field(default=time.time)
 
     def check_model(self, name: str | None) -> None:
@@ -62,6 +64,24 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
+
+    def check_served(self, name: str | None) -> None:
+        """As `check_model`, but for names that an adapter may have: of those, `adapter_of` asks the engine."""
+        if name is None or self.adapters is None or self.adapters.spelled(name) is None:
+            self.check_model(name)
+
+    def model_id(self, adapter: str) -> str:
+        """Under which usage is booked, and limits are kept."""
+        return f"{self.card.name}:{adapter}" if adapter else self.card.name
+
+    async def adapter_of(self, name: str | None) -> str:
+        """The adapter that a client's model name means; "": none. Raises NotFoundError."""
+        if name is None or name == self.card.name:
+            return ""
+        if self.adapters is None:
+            self.check_model(name)
+            return ""
+        return await self.adapters.resolve(name)
 
     def check_tool_format(self) -> None:
         """Raises UnsupportedError. A model without a chat template is refused by the generator."""

@@ -38,7 +38,7 @@ def text_routes(service: Service, max_body_bytes: int) -> list[Route]:
 
 
 def _check(service: Service, body: SamplingBody) -> None:
-    service.check_model(body.model)
+    service.check_served(body.model)
     body.check_together()
 
 

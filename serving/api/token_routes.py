@@ -18,7 +18,7 @@ from serving.generation.request import TextRequest
 def token_routes(service: Service, max_body_bytes: int) -> list[Route]:
     async def tokenize(request: Request) -> Response:
         body = await read_typed(request, TokenizeBody, max_body_bytes)
-        service.check_model(body.model)
+        service.check_served(body.model)
         body.check_together()
         tokens = await encoded_prompt(service, body, request.state.request_id)
         reply: dict[str, Any] = {
@@ -45,25 +45,25 @@ def model_routes(service: Service) -> list[Route]:
     windows = {service.card.name: service.card.max_model_len}
     if service.encoder is not None:
         windows[service.encoder.name] = service.encoder.facts.max_tokens
-    cards = {
-        name: {
-            "id": name,
-            "object": "model",
-            "created": service.card.created,
-            "owned_by": service.card.owned_by,
-            "max_model_len": window,
-        }
-        for name, window in windows.items()
-    }
+
+    def card(name: str, window: int) -> dict[str, Any]:
+        facts = {"created": service.card.created, "owned_by": service.card.owned_by, "max_model_len": window}
+        return {"id": name, "object": "model", **facts}
+
+    cards = {name: card(name, window) for name, window in windows.items()}
+
+    def adapter_card(name: str) -> dict[str, Any]:
+        return {**card(name, service.card.max_model_len), "parent": service.card.name}
 
     async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [*cards.values()]})
+        adapters = () if service.adapters is None else await service.adapters.all()
+        return JSONResponse({"object": "list", "data": [*cards.values(), *map(adapter_card, adapters)]})
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in cards:
-            service.check_model(name)
-        return JSONResponse(cards[name])
+        if name in cards:
+            return JSONResponse(cards[name])
+        return JSONResponse(adapter_card(await service.adapter_of(name)))
 
     return [
         Route("/v1/models", models, methods=["GET"]),
@@ -94,7 +94,7 @@ async def encoded_prompt(service: Service, body: TokenizeBody, request_id: str) 
 
 def decoded_tokens(service: Service, body: DetokenizeBody) -> str:
     """Raises RequestError."""
-    service.check_model(body.model)
+    service.check_served(body.model)
     if len(body.tokens) > service.card.max_model_len:
         raise ContextLengthError(
             f"tokens has {len(body.tokens)} ids; the model's window is {service.card.max_model_len} tokens",

@@ -221,7 +221,7 @@ class _Request:
             admitted = await service.durable.find(self._message.stream_id or "", owner_of(self._caller.principal))
             await self._follow(admitted)
             return
-        service.check_model(body.model)
+        service.check_served(body.model)
         if isinstance(body, ChatBody):
             self._reply = ChatReply(service, body, self._caller)
         else:

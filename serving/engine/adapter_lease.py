@@ -1,4 +1,4 @@
-"""What a live stream holds of an adapter."""
+"""What a live stream holds of an adapter, and what others see of one."""
 
 from dataclasses import dataclass
 
@@ -10,3 +10,13 @@ class AdapterLease:
     name: str
     slot: int  # from 0
     digest: bytes  # of the adapter's weights: its pages are its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterState:
+    """What an operator sees of one."""
+
+    name: str
+    slot: int | None  # None: in none
+    pinned: bool
+    streams: int  # that have it

@@ -8,13 +8,13 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from serving.engine.adapter_lease import AdapterLease
+from serving.engine.adapter_lease import AdapterLease, AdapterState
 from serving.engine.adapter_slots import AdapterCounters, AdapterSlots, Load, Ticket
 from serving.errors import EngineError, EngineUnavailableError, RequestError, UnsupportedError, WeftError
+from serving.settings.adapters import ADAPTER_NAME
 
 OnLoop = Callable[[Callable[[], None]], Awaitable[None]]  # runs it on the engine's thread between two steps
 
@@ -41,21 +41,15 @@ class AdapterMemory(Protocol):
     def write(self, slot: int, one: Any) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterState:
-    """What an operator sees of one."""
-
-    name: str
-    slot: int | None  # None: in none
-    pinned: bool
-    streams: int  # that have it
-
-
 class Adapters:
     """Those of `memory`. Methods may be called on any event loop."""
 
-    def __init__(self, memory: AdapterMemory, known: Mapping[str, Path], max_waiting: int) -> None:
+    def __init__(
+        self, memory: AdapterMemory, known: Mapping[str, Path], max_waiting: int, folder: Path | None = None
+    ) -> None:
+        """`folder` has those that may be loaded later; None: none may."""
         self._memory = memory
+        self._folder = folder
         self._slots = AdapterSlots.of(memory.slots, max_waiting)
         for name, folder in known.items():
             self._slots.add(name, folder)
@@ -91,14 +85,19 @@ class Adapters:
             self._slots.release(lease)
         self._advance()
 
-    async def load(self, name: str, folder: Path) -> None:
+    async def load(self, name: str, folder: str) -> None:
         """Makes an adapter known after a look at its files. Raises RequestError."""
+        if not ADAPTER_NAME.fullmatch(name):
+            raise RequestError(
+                "an adapter's name has up to 128 letters, digits, and _ . @ -", param="name", code="invalid_value"
+            )
+        path = self._inside(folder)
         try:
-            await asyncio.to_thread(self._memory.read, folder)
+            await asyncio.to_thread(self._memory.read, path)
         except ValueError as error:
             raise RequestError(str(error), param="folder", code="invalid_adapter") from error
         with self._lock:
-            self._slots.add(name, folder)
+            self._slots.add(name, path)
 
     def unload(self, name: str) -> None:
         """Streams that have it go on, those that wait for it fail. Raises NotFoundError."""
@@ -129,6 +128,22 @@ class Adapters:
                 number, held = (None, 0) if slot is None else (slot.number, slot.held)
                 found.append(AdapterState(name=name, slot=number, pinned=adapter.pinned, streams=held))
             return tuple(found)
+
+    def _inside(self, folder: str) -> Path:
+        """Raises UnsupportedError, RequestError."""
+        if self._folder is None:
+            raise UnsupportedError(
+                "adapters cannot be loaded while serving: adapters.folder is not set in the deployment", param="folder"
+            )
+        root = self._folder.resolve()
+        found = (root / folder).resolve()
+        if found == root or not found.is_relative_to(root):
+            raise RequestError(
+                f"folder must be the name of a folder inside of adapters.folder, not {folder[:100]!r}",
+                param="folder",
+                code="invalid_value",
+            )
+        return found
 
     async def _served(self, ticket: Ticket) -> AdapterLease:
         answer: Future[AdapterLease] = Future()

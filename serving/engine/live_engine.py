@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from serving.engine.adapters import Adapters
 from serving.engine.engine import EngineLoop
 from serving.engine.live_model import LiveModel
 from serving.engine.operation import OperationReport
@@ -20,6 +21,11 @@ class LiveEngine(Protocol):
     @property
     def model(self) -> LiveModel | None:
         """None where its memory is not this process's alone."""
+        ...
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """None where the deployment has no slots for any."""
         ...
 
     @property

@@ -422,7 +422,9 @@ def start_local_engine(
     loop = EngineLoop(scheduler_for(limits, pool, scheduler), executor, tiers=tiers)
     loop.weights, loop.namespace = version, namespace
     wakes = deployment.operations.wake_on_request
-    held = None if stacks is None else Adapters(stacks, deployment.adapters.named, engine.max_waiting)
+    held = None
+    if stacks is not None:
+        held = Adapters(stacks, deployment.adapters.named, engine.max_waiting, deployment.adapters.folder)
     made = LocalEngine(loop, info, watchdog, on_failure, grammars, encoder, model, wakes, held)
     made.trace_folder = trace_folder(deployment, limits)
     return made

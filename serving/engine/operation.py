@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from serving.engine.adapter_lease import AdapterState
+from serving.engine.adapter_messages import ListAdapters, LoadAdapter, PinAdapter, UnloadAdapter
 from serving.engine.pin_messages import ListPins, PinPrefix, UnpinPrefix
 from serving.engine.prefix_pins import PinnedPrefix
 
@@ -57,7 +59,22 @@ class StopTrace(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ends the recording."""
 
 
-Operation = Pause | Resume | Sleep | Wake | LoadWeights | StartTrace | StopTrace | PinPrefix | UnpinPrefix | ListPins
+Operation = (
+    Pause
+    | Resume
+    | Sleep
+    | Wake
+    | LoadWeights
+    | StartTrace
+    | StopTrace
+    | PinPrefix
+    | UnpinPrefix
+    | ListPins
+    | LoadAdapter
+    | UnloadAdapter
+    | PinAdapter
+    | ListAdapters
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,4 +89,5 @@ class OperationReport:
     trace_steps: int | None = None
     trace_bytes: int | None = None
     trace_ended: str | None = None  # why, where the trace ended before it was stopped
+    adapters: tuple[AdapterState, ...] | None = None  # by name
     pins: tuple[PinnedPrefix, ...] | None = None  # of the one who asked

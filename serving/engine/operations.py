@@ -11,6 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from serving.engine.adapter_messages import ListAdapters, LoadAdapter, PinAdapter, UnloadAdapter
+from serving.engine.adapter_operations import list_adapters, load_adapter, pin_adapter, unload_adapter
 from serving.engine.engine import EngineLoop
 from serving.engine.live_engine import LiveEngine, report_of
 from serving.engine.operation import (
@@ -74,4 +76,8 @@ HANDLERS: Mapping[type[Operation], Handler] = {
     ListPins: list_pins,
     StartTrace: start_trace,
     StopTrace: stop_trace,
+    LoadAdapter: load_adapter,
+    UnloadAdapter: unload_adapter,
+    PinAdapter: pin_adapter,
+    ListAdapters: list_adapters,
 }

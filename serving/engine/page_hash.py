@@ -1,8 +1,9 @@
 """Names for the contents of pages.
 
 A page's digest covers its own tokens and, through its parent's digest, every token before them; at the root stand the
-model (`namespace`), the adapter and the tenant's salt. Two pages with equal digests hold equal K and V. The hash is cryptographic
-because a prompt is chosen by a client: a collision that can be constructed would show one client another's pages.
+model (`namespace`), the adapter and the tenant's salt. Two pages with equal digests hold equal K and V. The hash is
+cryptographic because a prompt is chosen by a client: a collision that can be constructed would show one client
+another's pages.
 """
 
 import struct

@@ -55,6 +55,8 @@ class TextRequest:
     grammar: GrammarSpec | None = None  # of the text; where there are `calls`, they say it all
     calls: CallRules | None = None
     cache_salt: str = ""
+    model: str | None = None  # by the client's name for it; None: the served one without an adapter
+    adapter: str = ""  # that `model` means, once somebody has looked it up
     priority: Priority | None = None  # None: what the gateway gives, else standard
     tenant: str = ""
     tenant_weight: float = 1.0
@@ -75,6 +77,7 @@ class PreparedPrompt:
     skip_special_tokens: bool
     kept_special_tokens: frozenset[int]  # shown even so: the tags around tool calls, where these are wanted
     cache_salt: str
+    adapter: str = ""
     priority: Priority | None = None
     tenant: str = ""
     tenant_weight: float = 1.0

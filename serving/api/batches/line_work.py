@@ -51,7 +51,7 @@ async def _reply(service: Service, caller: Caller, endpoint: Endpoint, given: di
     body = typed(kind, given)
     if body.stream:
         raise UnsupportedError("stream is not supported in a batch: leave it out", param="stream")
-    service.check_model(body.model)
+    service.check_served(body.model)
     body.check_together()
     body = msgspec.structs.replace(body, priority=Priority.BATCH)
     if isinstance(body, ChatBody):

@@ -22,7 +22,7 @@ class GrpcReply:
 
     def __init__(self, service: Service, body: ChatBody | CompletionBody, caller: Caller) -> None:
         """Raises RequestError for what the body asks for and this model cannot do."""
-        service.check_model(body.model)
+        service.check_served(body.model)
         body.check_together()
         if isinstance(body, ChatBody):
             self._chat: ChatReply | None = ChatReply(service, body, caller)
@@ -33,7 +33,7 @@ class GrpcReply:
         self._service = service
         self._weights: str | None = None  # that drew the last token
         self._body = body
-        self._head = {"id": caller.request_id, "model": service.card.name, "created": int(service.now())}
+        self._head = {"id": caller.request_id, "model": body.model or service.card.name, "created": int(service.now())}
 
     async def whole(self) -> Any:
         """A GenerateReply."""

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -36,11 +37,10 @@ class MessagesReply:
         with_tools = chat.offered_tools is not None
         if with_tools:
             service.check_tool_format()
-        self.generation = Generation(
-            service, [text_request(chat, caller.request_id)], caller, stream=bool(body.stream), client_names=THEIR_WORDS
-        )
+        request = replace(text_request(chat, caller.request_id), model=body.model)
+        self.generation = Generation(service, [request], caller, stream=bool(body.stream), client_names=THEIR_WORDS)
         self._id = f"msg_{caller.request_id}"
-        self._model = service.card.name
+        self._model = body.model or service.card.name
         self._blocks = Blocks(self._id, with_tools=with_tools)
 
     async def whole(self) -> bytes:

@@ -23,7 +23,7 @@ PING = event_frame({"type": "ping"})
 def message_routes(service: Service, max_body_bytes: int) -> list[Route]:
     async def messages(request: Request) -> Response:
         body = await read_typed(request, MessagesBody, max_body_bytes)
-        service.check_model(body.model)
+        service.check_served(body.model)
         reply = MessagesReply(service, body, request.state.caller)
         request.state.generation = reply.generation
         if body.stream:
@@ -35,7 +35,7 @@ def message_routes(service: Service, max_body_bytes: int) -> list[Route]:
 
     async def count(request: Request) -> Response:
         body = await read_typed(request, CountTokensBody, max_body_bytes)
-        service.check_model(body.model)
+        service.check_served(body.model)
         tokens = await counted_tokens(service, body, request.state.request_id)
         return Response(msgspec.json.encode({"input_tokens": tokens}), media_type="application/json")
 
