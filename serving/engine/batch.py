@@ -26,7 +26,7 @@ SCORED = 16  # the log-probabilities of what it draws are wanted
 
 # The rows of the [fields, S] block that describes each sequence.
 # last: index in the flat batch of the sequence's last token. guesses: how many of its last tokens are guesses.
-# stop_bans: at how many of the draws, from the first one, min_tokens is not reached. adapter: its slot, from 1; 0: none.
+# stop_bans: at how many of the draws, from the first one, min_tokens is not reached. adapter: its slot from 1; 0: none.
 NUMBERS = ("row", "flags", "kv_len", "last", "guesses", "stop_bans", "adapter")
 FLOATS = ("temperature", "top_p", "min_p", "presence", "frequency", "repetition")
 INTEGERS = ("top_k", "seed_hi", "seed_lo")
@@ -121,12 +121,13 @@ class BatchPacker:
         self._stateful = [False] * num_rows
         self._adapters = np.zeros(num_rows, np.int32)
 
-    def pack(self, plan: StepPlan) -> PackedBatch:
+    def pack(self, plan: StepPlan, layout_for: Callable[[int], BatchLayout] | None = None) -> PackedBatch:
+        """`layout_for` None: the executor's own."""
         for admission in plan.admissions:
             self._admit(admission)
         members = self._members(plan.ranges)
         ranges = [[plan.ranges[i] for i in indices] for indices in members]
-        layout = self._layout_for(max(sum(r.length for r in of_shard) for of_shard in ranges))
+        layout = (layout_for or self._layout_for)(max(sum(r.length for r in of_shard) for of_shard in ranges))
         vector = np.zeros(layout.size, np.int32)
         slots, begins = np.zeros((2, len(plan.ranges)), np.int32)
         flags: list[int] = []

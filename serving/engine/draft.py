@@ -29,6 +29,7 @@ class Draft:
     constrained: bool = False  # a range samples under a grammar
     hopeless: list[Sequence] = field(default_factory=list)  # found waiting, with a deadline that cannot be met
     rounds: int = 1  # see `StepPlan`
+    drafting: list[Range] = field(default_factory=list)  # see `StepPlan`
 
     def limit(self, num_tokens: int) -> None:
         """Lets the whole step have at most so many tokens; `budget` is below 0 where it has more already."""
@@ -94,5 +95,6 @@ class Draft:
             num_decode=len(self.decodes),
             constrained=constrained,
             rounds=self.rounds,
+            drafting=tuple(self.drafting),
         )
         return Issued(plan, owners, self.allowed - self.budget)

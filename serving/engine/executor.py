@@ -26,6 +26,7 @@ from serving.engine.adapter_stacks import AdapterStacks
 from serving.engine.batch import BatchPacker, PackedBatch
 from serving.engine.device_memory import DeviceMemory, Resident
 from serving.engine.limits import ExecutorLimits
+from serving.engine.drafter import Drafter
 from serving.engine.pipeline import EarlierStages, lower_earlier
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
 from serving.engine.programs import Programs, Progress, compile_programs
@@ -35,7 +36,7 @@ from serving.engine.scores import ScoredTokens
 from serving.engine.stage import stages_of
 from serving.engine.tiers.exchange import PageExchange
 from serving.engine.verifier import Drawn as DrawnGuesses
-from serving.engine.verifier import PendingGuesses, Verifier, compile_verifier
+from serving.engine.verifier import PendingGuesses, Verifier, compile_verifier, guesses_of
 from sharding.host_data import put_tree
 from sharding.mesh import everywhere, one_device
 
@@ -59,9 +60,10 @@ class Executor:
         expert_exchange: Wish = "auto",
         adapters: AdapterStacks | None = None,
     ) -> None:
+        drafter: Drafter | None = None,
         """The weights lie on the mesh already (see `sharding.params` and `models.stages`); without one all is on the
         default device. With a pipeline this is one of its lanes (see `lanes.py`); `beside` makes the others.
-        `adapters` None: no sequence may have one.
+        `adapters` None: no sequence may have one. `drafter` None: guesses come with the plan, where there are any.
         """
         mesh = mesh or one_device()
         self.limits = limits
@@ -87,9 +89,17 @@ class Executor:
 
         self._verifier: Verifier | None = None
         if limits.guessed_buckets:
+        self._drafter = drafter
             guessed = [limits.layout_for(bucket) for bucket in limits.guessed_buckets]
             self._verifier = compile_verifier(
-                last.program, guessed, last.weights, self.pool, self._rows, limits.guesses, progress=progress
+                last.program,
+                guessed,
+                last.weights,
+                self.pool,
+                self._rows,
+                limits.guesses,
+                adapters=adapters,
+                progress=progress,
             )
 
         self.adapters = adapters
@@ -126,8 +136,8 @@ class Executor:
 
     @property
     def programs_compiled(self) -> int:
-        others = [part.count for part in (self._earlier, self._verifier, self._adapted) if part is not None]
-        return self.programs.count + sum(others)
+        others = (self._earlier, self._verifier, self._drafter, self._adapted)
+        return self.programs.count + sum(part.count for part in others if part is not None)
 
     def dispatch(self, plan: StepPlan) -> "PendingStep | PendingGuesses":
         """Starts a step and returns at once. `collect` on what it returns waits for the tokens. Where ranges are
@@ -140,7 +150,8 @@ class Executor:
         batch = self._packer.pack(plan)
         layout = batch.layout
         if plan.guesses:
-            return self._dispatch_guesses(plan, batch)
+            return self._dispatch_guesses(plan, batch, made)
+        made = self._draft(plan)
         if plan.rounds > 1:
             return self._dispatch_rounds(plan, batch)
         last = self._rows.last_token
@@ -178,12 +189,22 @@ class Executor:
         tokens.copy_to_host_async()
         return PendingStep(plan, batch, (tokens, None), None, None, None)
 
-    def _dispatch_guesses(self, plan: StepPlan, batch: PackedBatch) -> PendingGuesses:
+    def _draft(self, plan: StepPlan) -> Array | None:
+        """The draft model's guesses for this plan, where it is asked for any."""
+        if not plan.drafting:
+            return None
+        if self._drafter is None:
+            raise ValueError("a step for a draft model, which was not loaded")
+        return self._drafter.guesses(plan, self._packer)
+
+    def _dispatch_guesses(self, plan: StepPlan, batch: PackedBatch, made: Array | None) -> PendingGuesses:
         verifier, layout = self._verifier, batch.layout
         if verifier is None:
             raise ValueError("a step with guesses, for which no programs were compiled")
-        self._resident.pool, *drawn_from = verifier.forward[layout](
-            self._weights, self.pool, self._rows.last_token, batch.vector
+        known = guesses_of(plan, verifier.most, self._rows.num_rows) if made is None else made
+        forward = verifier.adapted_forward if batch.adapted else verifier.forward
+        self._resident.pool, *drawn_from = forward[layout](
+            self._programs_of(batch)[1], self.pool, self._rows.last_token, batch.vector, known
         )
 
         def draw(masks: np.ndarray | None) -> DrawnGuesses:

@@ -42,7 +42,7 @@ class Range:
     prompt_logprobs_from: int | None = None
     # So many tokens at the end are guesses at those that the range's own draws will be: a token is drawn after each
     # position from the first guess's predecessor on, for as long as the guesses are what was drawn. `token_ids` lacks
-    # the guesses where the device makes them.
+    # the guesses where a draft model makes them.
     guesses: int = 0
 
 
@@ -58,6 +58,9 @@ class StepPlan:
     # Above 1, all ranges decode, and the device goes on by itself for so many tokens of each: what it draws it computes
     # next. The pages of a range hold those positions too.
     rounds: int = 1
+    # What the draft model computes before it guesses: up to the last known token of a sequence that it guesses for, and
+    # there `guesses` says how many it makes.
+    drafting: tuple[Range, ...] = ()
 
     @property
     def num_tokens(self) -> int:

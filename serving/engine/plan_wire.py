@@ -38,6 +38,7 @@ class PlanChange(msgspec.Struct, frozen=True, tag="plan"):
     num_decode: int
     constrained: tuple[int, ...]
     rounds: int
+    drafting: tuple[RangeChange, ...]
     digest: int
 
 
@@ -57,6 +58,7 @@ class PlanSender:
             plan.num_decode,
             plan.constrained,
             plan.rounds,
+            tuple(map(self._change_of, plan.drafting)),
             digest_of(plan),
         )
 
@@ -91,6 +93,7 @@ class PlanReceiver:
             self._sampling[admission.row] = admission.sampling
         try:
             ranges = tuple(map(self._range_of, change.ranges))
+            drafting = tuple(map(self._range_of, change.drafting))
         except KeyError as error:
             raise EngineError(
                 f"plan {change.step} has row {error}, which was not admitted", code="plans_differ"
@@ -102,6 +105,7 @@ class PlanReceiver:
             num_decode=change.num_decode,
             constrained=change.constrained,
             rounds=change.rounds,
+            drafting=drafting,
         )
         if digest_of(plan) != change.digest:
             raise EngineError(f"plan {change.step} is not the one that the leader runs", code="plans_differ")
@@ -133,6 +137,6 @@ def digest_of(plan: StepPlan) -> int:
 
 def _numbers_of(plan: StepPlan) -> Iterable[int]:
     yield from (plan.step, plan.num_decode, plan.rounds, len(plan.admissions), len(plan.ranges), *plan.constrained)
-    for r in plan.ranges:
+    for r in (*plan.ranges, *plan.drafting):
         yield from (r.row, r.start, r.length, len(r.pages), r.pages[-1], r.num_output, r.samples, r.sampling.seed)
         yield r.guesses

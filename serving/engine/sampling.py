@@ -87,14 +87,19 @@ def sample(
     logits = edited_logits(rows, logits, params)
     if masks is not None:
         logits = jnp.where(_unpacked(masks, logits.shape[1]), logits, -jnp.inf)
+    tokens = drawn_from(logits, params)
+    return record(rows, params.row, tokens), tokens
+
+
+def drawn_from(logits: Array, params: SampleParams) -> Array:
+    """Stages 4 to 6 on logits [S, V] that are edited already, or are not to be: tokens [S], as `sample` has them."""
     peak = jnp.max(logits, axis=-1)
     tokens = lax.cond(
         jnp.any(is_random(params)),
         lambda: _draw(logits, peak, params),
         lambda: _first_max(logits)[1],
     )
-    tokens = jnp.where(params.needs_sample & jnp.isfinite(peak), tokens, NO_TOKEN)
-    return record(rows, params.row, tokens), tokens
+    return jnp.where(params.needs_sample & jnp.isfinite(peak), tokens, NO_TOKEN)
 
 
 def top_logprobs(logits: Array, token_ids: Array, k: int = MAX_LOGPROBS) -> tuple[Array, Array, Array, Array]:

@@ -196,6 +196,8 @@ class Sequence:
         self.page_table = ()
         self.furthest = self.progress
         self.computed = 0
+        if self.guessing is not None:
+            self.guessing.read = 0
         self.num_published = 0
 
     def next_range(self, length: int) -> Range:

@@ -11,10 +11,12 @@ from jax import Array
 
 from pallas_kernels.ragged import Pool
 from serving.engine import steps, verify
+from serving.engine.adapted_programs import adapted
+from serving.engine.adapter_stacks import AdapterStacks
 from serving.engine.batch import BatchLayout, PackedBatch
 from serving.engine.plan import Range, RangeResult, StepPlan, StepResult
 from serving.engine.programs import Progress, compile_lowered
-from serving.engine.sampler_rows import ALL_BITS, SamplerRows, words_of
+from serving.engine.sampler_rows import ALL_BITS, NO_ID, SamplerRows, words_of
 from serving.engine.scores import ScoredTokens
 from sharding.host_data import put_tree
 from sharding.mesh import everywhere
@@ -30,12 +32,13 @@ class Verifier:
     most: int
     vocab_size: int
     forward: Mapping[BatchLayout, jax.stages.Compiled]
+    adapted_forward: Mapping[BatchLayout, jax.stages.Compiled]  # of steps in which a sequence has an adapter
     draw: Mapping[BatchLayout, jax.stages.Compiled]
     no_masks: Mapping[BatchLayout, Array]  # on the device: all is allowed
 
     @property
     def count(self) -> int:
-        return len(self.forward) + len(self.draw)
+        return len(self.forward) + len(self.adapted_forward) + len(self.draw)
 
     def masks_of(self, plan: StepPlan, batch: PackedBatch, masks: np.ndarray) -> np.ndarray:
         """[K + 1, S, W] of the rows that the constrained ranges have in masks [n, W]: one for each of their draws."""
@@ -56,25 +59,25 @@ def compile_verifier(
     rows: SamplerRows,
     most: int,
     *,
-    made_there: bool = False,
+    adapters: AdapterStacks | None = None,
     progress: Progress | None = None,
 ) -> Verifier:
-    """For these buckets. `made_there`: the guesses come from another program of the device, and not with the batch."""
+    """For these buckets, and sequences with `adapters` too."""
     whole = everywhere(program.mesh)
     lowered: dict[tuple[str, object], jax.stages.Lowered] = {}
     no_masks: dict[BatchLayout, Array] = {}
     for layout in layouts:
         pool_lies = jax.tree.map(lambda leaf: leaf.sharding, pool)
-        forward = jax.jit(
-            functools.partial(verify.forward, program, layout, most),
-            donate_argnums=1,
-            out_shardings=(pool_lies, whole, whole, whole),
-        )
+        jit = functools.partial(jax.jit, donate_argnums=1, out_shardings=(pool_lies, whole, whole, whole))
         vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=whole)
-        made = jax.ShapeDtypeStruct((most, layout.sequences), jnp.int32, sharding=whole)
-        lowered["forward", layout] = forward.lower(
-            weights, pool, rows.last_token, vector, *((made,) if made_there else ())
+        made = jax.ShapeDtypeStruct((most, rows.num_rows), jnp.int32, sharding=whole)
+        given = (pool, rows.last_token, vector, made)
+        lowered["forward", layout] = jit(functools.partial(verify.forward, program, layout, most)).lower(
+            weights, *given
         )
+        if adapters is not None:
+            forward = jit(adapted(verify.forward, adapters, program, layout, most))
+            lowered["adapted_forward", layout] = forward.lower((weights, adapters.arrays), *given)
         drawn_from = [
             jax.ShapeDtypeStruct(out.shape, out.dtype, sharding=whole)
             for out in lowered["forward", layout].out_info[1:]
@@ -88,7 +91,16 @@ def compile_verifier(
     def of(name: str) -> dict:
         return {key: program for (kind, key), program in compiled.items() if kind == name}
 
-    return Verifier(most, program.vocab_size, of("forward"), of("draw"), no_masks)
+    return Verifier(most, program.vocab_size, of("forward"), of("adapted_forward"), of("draw"), no_masks)
+
+
+def guesses_of(plan: StepPlan, most: int, num_rows: int) -> np.ndarray:
+    """[K, R] of a plan that names them."""
+    guesses = np.full((most, num_rows), NO_ID, np.int32)
+    for r in plan.ranges:
+        if r.guesses:
+            guesses[: r.guesses, r.row] = r.token_ids[-r.guesses :]
+    return guesses
 
 
 @dataclass(slots=True)

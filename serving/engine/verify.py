@@ -38,7 +38,7 @@ def forward(
     pool: Pool,
     last_token: Array,  # [R]
     vector: Array,
-    made: Array | None = None,  # [K, S]: guesses that the device made, in place of those in the batch
+    made: Array,  # [K, R] the guesses of each row, from the host or from a draft model
 ) -> tuple[Pool, Array, Array, Array]:
     """Returns (pool, logits [N, V] float32, the block of sequences, the guesses [K, S], `NO_ID` where there is none).
 
@@ -52,13 +52,12 @@ def forward(
     places = first + 1 + jnp.arange(most, dtype=jnp.int32)[:, None]  # of the guesses in the batch
     guessed = places <= numbers["last"]
     token_ids = steps.batch_token_ids(fields, layout, last_token)
-    if made is not None:
-        token_ids = token_ids.at[jnp.where(guessed, places, layout.tokens)].set(made, mode="drop")
+    guesses = jnp.where(guessed, made[:, numbers["row"]], NO_ID)
+    token_ids = token_ids.at[jnp.where(guessed, places, layout.tokens)].set(jnp.maximum(guesses, 0), mode="drop")
     hidden, pool = steps.walked(program, model, layout, fields, pool, token_ids)
     if num_logits(layout, most) < layout.tokens:
         hidden = hidden[jnp.minimum(jnp.concatenate([first[None], places]), numbers["last"]).reshape(-1)]
     logits = program.gathered(program.without_padding(model.logits(hidden)))
-    guesses = jnp.where(guessed, token_ids[jnp.minimum(places, layout.tokens - 1)], NO_ID)
     return pool, logits, sequences, guesses
 
 

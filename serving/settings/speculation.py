@@ -1,16 +1,18 @@
 """The table `speculation`: guesses at the next tokens, and what makes them (docs/speculation.md)."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from serving.errors import ConfigError
 
-SpeculationKind = Literal["off", "ngram"]
+SpeculationKind = Literal["off", "ngram", "draft"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationConfig:
-    kind: SpeculationKind = "off"  # ngram: what followed when the text last said the same
+    kind: SpeculationKind = "off"  # ngram: what followed when the text last said the same; draft: a small model
+    checkpoint: Path | None = None  # of the draft model, a directory in the hub's layout
     depth: int = 4  # guesses at most, of one stream in one step
     ngram_shortest: int = 2  # tokens at the end of the text that are looked up in it
     ngram_longest: int = 4
@@ -18,6 +20,10 @@ class SpeculationConfig:
 
 
 def check_speculation(speculation: SpeculationConfig, where: str) -> None:
+    if (speculation.kind == "draft") != (speculation.checkpoint is not None):
+        raise ConfigError(
+            f'{where}: speculation.checkpoint is for speculation.kind = "draft", which needs it', param="checkpoint"
+        )
     if speculation.ngram_shortest > speculation.ngram_longest:
         raise ConfigError(
             f"{where}: speculation.ngram_shortest ({speculation.ngram_shortest}) must be at most ngram_longest "

@@ -86,6 +86,8 @@ class PagedDevice:
         self._max_tokens = max_tokens
         self._memory = [_NOTHING] * (num_pages * page_size)
         self._rows: dict[int, _Row] = {}
+        self._draft_memory = [_NOTHING] * (num_pages * page_size)  # of a draft model, under the same page numbers
+        self._made: dict[int, list[int]] = {}  # its guesses, by row
         self._step = 0
         self.tokens_computed = 0
 
@@ -111,6 +113,7 @@ class PagedDevice:
         used_rows = [planned.row for planned in plan.ranges]
         assert len(set(used_rows)) == len(used_rows), "a row has two ranges"
         assert {admission.row for admission in plan.admissions} <= set(used_rows), "a row is set up and does not run"
+        self._made = {planned.row: self._draft(planned, self._rows[planned.row]) for planned in plan.drafting}
         for planned in plan.ranges:
             self._foresee(planned, self._rows[planned.row])
             self._check(planned, self._rows[planned.row])
@@ -144,11 +147,35 @@ class PagedDevice:
         """Takes the guesses for tokens, until they are written."""
         if planned.guesses:
             assert planned.samples
-            assert len(planned.token_ids) == planned.length
+            known = planned.length - planned.guesses
+            guesses = planned.token_ids[known:] or tuple(self._made[planned.row])
+            assert len(guesses) == planned.guesses
             assert planned.start + planned.length - planned.guesses == len(row.token_ids), "guesses at known tokens"
-            for token_id in planned.token_ids[-planned.guesses :]:
+            for token_id in guesses:
                 row.token_ids.append(token_id)
                 row.held.append(content(row.held[-1], token_id))
+
+    def _draft(self, planned: Range, row: _Row) -> list[int]:
+        """Guesses of a draft model, of which some are right. It must have read all that comes before."""
+        size, start, end = self._page_size, planned.start, planned.start + planned.length
+
+        def place(position: int) -> int:
+            return planned.pages[position // size] * size + position % size
+
+        assert list(planned.token_ids) == row.token_ids[start:end]
+        for position in range(start):
+            assert self._draft_memory[place(position)] == row.held[position], "the draft model has not read this"
+        for position in range(start, end):
+            self._draft_memory[place(position)] = row.held[position]
+        guesses: list[int] = []
+        held = row.held[end - 1]
+        for number in range(planned.guesses):
+            assert end == len(row.token_ids), "guesses after a token that is not the last one"
+            guesses.append(next_token(held, row.sampling, end + number - row.num_prompt) ^ (held % 3 == 0))
+            held = content(held, guesses[-1])
+            if number < planned.guesses - 1:
+                self._draft_memory[place(end + number)] = held
+        return guesses
 
     def _forget(self, planned: Range, row: _Row) -> None:
         if planned.guesses:
@@ -159,7 +186,7 @@ class PagedDevice:
         row = self._rows[planned.row]
         following: list[int] = []
         scores: list[TokenLogprobs] = []
-        for guess in planned.token_ids[planned.length - planned.guesses :]:
+        for guess in planned.token_ids[planned.length - planned.guesses :] or self._made.get(planned.row, []):
             if guess != row.token_ids[-1]:
                 break
             held = row.held[-1]
@@ -177,7 +204,8 @@ class PagedDevice:
         assert planned.sampling is row.sampling
         assert end <= len(row.token_ids), "the range goes beyond the tokens that exist"
         if planned.token_ids:
-            assert list(planned.token_ids) == row.token_ids[start:end]
+            assert list(planned.token_ids) == row.token_ids[start : start + len(planned.token_ids)]
+            assert len(planned.token_ids) in (planned.length, planned.length - planned.guesses)
         else:
             assert planned.length == 1
             assert end == len(row.token_ids), "the row's last token is not the one at this position"

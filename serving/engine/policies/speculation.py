@@ -1,4 +1,4 @@
-"""How many tokens to guess at: as many as pay, by how often guesses were right and by what steps have been seen to take.
+"""How many tokens to guess at: as many as pay, by how often guesses were right and what steps have been seen to take.
 
 Guesses are looked at one after another, up to the first wrong one. With a share `rate` of them right, d guesses give
 1 + rate + ... + rate^d tokens on average (Leviathan et al., arXiv:2211.17192), in one step that takes longer the more
@@ -31,12 +31,12 @@ def choose_depths(
     *,
     most_tokens: int,
     plain_seconds: float,
-    seconds: Callable[[int], float],
+    seconds: Callable[[int, int], float],
 ) -> list[int]:
     """How many guesses each of the decoding sequences gets, at most `available`; all 0 where none pay.
 
-    `plain_seconds` is what a token of each sequence takes without guesses, `seconds(n)` what a step of n tokens with
-    guesses takes; `most_tokens` bounds n.
+    `plain_seconds` is what a token of each sequence takes without guesses, `seconds(n, d)` what a step of n tokens
+    takes in which a sequence has up to d guesses; `most_tokens` bounds n.
     """
     useful = [useful_depth(rate, count) for rate, count in zip(rates, available, strict=True)]
     best, best_speed = [0] * len(rates), MARGIN * len(rates) / plain_seconds
@@ -46,6 +46,7 @@ def choose_depths(
         if tokens > most_tokens:
             break
         gain = sum(expected_tokens(rate, depth) for rate, depth in zip(rates, depths, strict=True))
-        if gain > best_speed * seconds(tokens):
-            best, best_speed = depths, gain / seconds(tokens)
+        took = seconds(tokens, cap)
+        if gain > best_speed * took:
+            best, best_speed = depths, gain / took
     return best

@@ -17,9 +17,11 @@ class Lookup(Protocol):
 
 
 class Guessing:
-    __slots__ = ("_looked_at", "_right", "lookup")
+    __slots__ = ("_looked_at", "_right", "lookup", "read")
 
-    def __init__(self, lookup: Lookup) -> None:
+    def __init__(self, lookup: Lookup | None) -> None:
+        """`lookup` None: a draft model guesses, on the device."""
+        self.read = 0  # positions whose K and V the draft model has in the pages that the sequence has now
         self.lookup = lookup
         self._right = 0.0
         self._looked_at = 0.0

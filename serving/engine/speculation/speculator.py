@@ -1,12 +1,13 @@
 """Which sequences of a step go on with guesses, and with how many. The rule is `policies/speculation.py`.
 
 Guesses follow tokens that the host knows, so that a step with guesses is alone in flight: the plan after it waits until
-it is committed. A plan without guesses does not wait, and is made while the one before it runs; where guesses would pay,
-that is put off by one commit.
+it is committed. A plan without guesses does not wait, and is made while the one before it runs; where guesses would
+pay, that is put off by one commit.
 """
 
 from collections.abc import Callable
 from collections.abc import Sequence as Several
+from dataclasses import replace
 
 from serving.engine.block_pool import BlockPool
 from serving.engine.draft import Draft
@@ -19,10 +20,13 @@ from serving.engine.speculation.pace import Pace
 from serving.engine.speculation.prompt_lookup import PromptLookup
 from serving.settings.speculation import SpeculationConfig
 
+NOT_MADE = -1  # stands for a guess that the device will make
+
 
 class Speculator:
     """Guesses at most `most` tokens of a sequence, in steps of at most `most_tokens`. `buckets` are the step sizes that
-    are compiled. `lookup` makes what looks for a new stream's guesses; `adapts` False: whatever is found is guessed,
+    are compiled. `lookup` makes what looks for a new stream's guesses; None: a draft model makes them on the device,
+    and reads at most `buckets[-1]` tokens of its sequences in a step. `adapts` False: whatever is found is guessed,
     however seldom it is right."""
 
     def __init__(
@@ -31,7 +35,7 @@ class Speculator:
         most: int,
         most_tokens: int,
         buckets: tuple[int, ...],
-        lookup: Callable[[Sequence], Lookup],
+        lookup: Callable[[Sequence], Lookup] | None,
         adapts: bool = True,
     ) -> None:
         self.guessed = 0
@@ -40,6 +44,7 @@ class Speculator:
         self._most_tokens = most_tokens
         self._lookup = lookup
         self._adapts = adapts
+        self._most_read = buckets[-1]
         self._pace = Pace(buckets)
 
     def would_guess(self, running: Several[Sequence]) -> bool:
@@ -56,19 +61,50 @@ class Speculator:
             return
         found = [self._find(sequence) for sequence in draft.decoding]
         most_tokens = min(self._most_tokens, len(found) + draft.budget)
+        room = self._most_read
         for index, depth in enumerate(self._depths(draft.decoding, found, most_tokens)):
             depth = min(depth, _cover(draft.decoding[index], depth, pool))
-            if depth:
+            if depth and self._lookup is not None:
                 draft.guess(index, depth, found[index][:depth])
+            elif depth and room:
+                room -= self._have_drafted(draft, index, depth, room)
         draft.move_guesses()
+
+    def _have_drafted(self, draft: Draft, index: int, depth: int, room: int) -> int:
+        """Has the draft model guess after what it reads of a sequence, at most `room` tokens; how many it reads. It
+        guesses once it has read all."""
+        sequence, planned = draft.decoding[index], draft.decodes[index]
+        guessing = sequence.guessing
+        assert guessing is not None
+        start, known = guessing.read, len(sequence.tokens)
+        end = min(known, start + room)
+        guesses = depth if end == known else 0
+        if guesses:
+            draft.guess(index, guesses, ())
+        guessing.read = end
+        draft.drafting.append(
+            replace(
+                planned,
+                start=start,
+                length=end - start,
+                token_ids=tuple(sequence.tokens[start:end]),
+                pages=sequence.page_table,
+                samples=guesses > 0,
+                guesses=guesses,
+                prompt_logprobs_from=None,
+            )
+        )
+        return end - start
 
     def issue(self, plan: StepPlan, owners: list[Sequence], now: float) -> None:
         """A plan is on its way."""
         guesses = plan.guesses
-        if not guesses and (plan.num_decode < len(plan.ranges) or plan.admissions):
+        catching_up = sum(r.length for r in plan.drafting) > 2 * len(plan.drafting)
+        if catching_up or (not guesses and (plan.num_decode < len(plan.ranges) or plan.admissions)):
             self._pace.interrupt()
             return
-        self._pace.issue(now, plan.num_tokens, rounds=plan.rounds, made=0 if guesses else None)
+        made = guesses if plan.drafting else 0
+        self._pace.issue(now, plan.num_tokens, rounds=plan.rounds, made=made if guesses else None)
         for sequence, planned in zip(owners, plan.ranges, strict=True):
             if sequence.guessing is not None and not planned.guesses:
                 sequence.guessing.pass_over()
@@ -81,16 +117,20 @@ class Speculator:
         """Of the guesses of a range, so many were right."""
         self.guessed += planned.guesses
         self.accepted += accepted
-        assert sequence.guessing is not None
-        sequence.guessing.observe(planned.guesses, accepted)
+        guessing = sequence.guessing
+        assert guessing is not None
+        guessing.observe(planned.guesses, accepted)
+        if guessing.lookup is None:  # of its guesses it has computed all but the last
+            guessing.read = planned.start + planned.length - planned.guesses + min(accepted, planned.guesses - 1)
 
     def _find(self, sequence: Sequence) -> tuple[int, ...]:
         """What may come next. The stream's last token is drawn and never computed, so that none is guessed there."""
         if sequence.guessing is None:
-            sequence.guessing = Guessing(self._lookup(sequence))
-        return sequence.guessing.lookup.guess(
-            sequence.tokens, min(self._most, sequence.num_positions - sequence.computed)
-        )
+            sequence.guessing = Guessing(None if self._lookup is None else self._lookup(sequence))
+        most = min(self._most, sequence.num_positions - sequence.computed)
+        if sequence.guessing.lookup is None:
+            return (NOT_MADE,) * most
+        return sequence.guessing.lookup.guess(sequence.tokens, most)
 
     def _depths(self, sequences: Several[Sequence], found: list[tuple[int, ...]], most_tokens: int) -> list[int]:
         count = len(sequences)
@@ -107,7 +147,7 @@ class Speculator:
             [len(guesses) for guesses in found],
             most_tokens=most_tokens,
             plain_seconds=plain,
-            seconds=lambda tokens: self._pace.guessed_seconds(tokens, 0) or plain,
+            seconds=lambda tokens, depth: self._pace.guessed_seconds(tokens, 0 if self._lookup else depth) or plain,
         )
 
 
@@ -120,7 +160,7 @@ def speculator_for(config: SpeculationConfig, limits: ExecutorLimits) -> Specula
         most=limits.guesses,
         most_tokens=buckets[-1],
         buckets=limits.token_buckets,
-        lookup=lambda sequence: PromptLookup(config.ngram_shortest, config.ngram_longest),
+        lookup=None if config.kind == "draft" else lambda _: PromptLookup(config.ngram_shortest, config.ngram_longest),
         adapts=config.adaptive,
     )
 

@@ -106,6 +106,7 @@ class _History:
         self.clients: dict[str, _Client] = {}
         self.guesses = rng.choice((0, 0, 1, 3))
         self.adapts = rng.random() < 0.3
+        self.drafts = rng.random() < 0.5
         self.host_pages = rng.choice((0, 2, 6, 20))
         self.disk_pages = rng.choice((0, 3, 30)) if self.host_pages else 0
         self.batch = rng.choice((1, 2, 5))
@@ -192,7 +193,7 @@ class _History:
             most=self.guesses,
             most_tokens=self.rng.randint(1, self.budget),
             buckets=tuple(range(1, self.budget + 1)),
-            lookup=lambda sequence: PromptLookup(1, 3),
+            lookup=None if self.drafts else lambda sequence: PromptLookup(1, 3),
             adapts=self.adapts,
         )
         prompt = self._tokens(rng.randint(0, 4))

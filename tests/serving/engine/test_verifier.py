@@ -2,22 +2,30 @@
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from models.interface import Model
 from pallas_kernels.dispatch import attention_body
 from serving.engine.block_pool import BlockPool
+from serving.engine.drafter import Drafter
 from serving.engine.engine import EngineLoop
 from serving.engine.executor import Executor
 from serving.engine.limits import ExecutorLimits
 from serving.engine.request import FinishReason, GenerateRequest, SamplingParams, TokenEvent
 from serving.engine.scheduler import Scheduler
+from serving.engine.sequence import Sequence as LiveSequence
+from serving.engine.speculation.guessing import Lookup
 from serving.engine.speculation.speculator import Speculator
 from serving.engine.verifier import agreed
+from sharding.mesh import one_device
 from tests.fakes.tiny_model import MAX_MODEL_LEN, PAGE_SIZE, VOCAB_SIZE, tiny_llama
 
 DEPTH = 3
@@ -38,7 +46,17 @@ def executor() -> Executor:
         token_buckets=BUCKETS,
         guesses=DEPTH,
     )
-    return Executor(model, shape, limits, attention_body("reference"), jnp.dtype("float32"))
+    attention, pages = attention_body("reference"), jnp.dtype("float32")
+    drafter = Drafter(similar(model), shape, limits, attention, pages, one_device())
+    return Executor(model, shape, limits, attention, pages, drafter=drafter)
+
+
+def similar(model: Model) -> Model:
+    """One that often says the same, and not always."""
+    graph, state = nnx.split(model)
+    rng = np.random.default_rng(0)
+    blurred = jax.tree.map(lambda x: x * rng.normal(1.0, 0.1, x.shape).astype(np.float32), state)
+    return nnx.merge(graph, blurred)
 
 
 class Oracle:
@@ -50,26 +68,25 @@ class Oracle:
         self._random = random.Random(seed)
 
     def guess(self, tokens: Sequence[int], most: int) -> tuple[int, ...]:
-        most = self._random.choice((0, most, most))
         said = self._said[len(tokens) : len(tokens) + most]
         return tuple((t + 1) % VOCAB_SIZE if self._random.random() < self._wrong else t for t in said)
 
 
+def oracle(said: dict[str, list[int]], wrong: float = 0.3) -> Callable[[LiveSequence], Lookup]:
+    """`said`: each stream's whole text."""
+    return lambda sequence: Oracle(said[sequence.request_id], wrong, sequence.arrival_number)
+
+
 class Run:
-    """One scheduler over the shared executor. `said`: each stream's whole text; None: no guesses."""
+    """One scheduler over the shared executor. `lookup`: what guesses; "draft": the draft model; None: nobody."""
 
     def __init__(
-        self, said: dict[str, list[int]] | None, *, wrong: float = 0.3, pages: int = NUM_PAGES, seed: int = 0
+        self, lookup: Callable[[LiveSequence], Lookup] | Literal["draft"] | None, pages: int = NUM_PAGES
     ) -> None:
         speculator = None
-        if said is not None:
-            speculator = Speculator(
-                most=DEPTH,
-                most_tokens=16,
-                buckets=BUCKETS,
-                lookup=lambda sequence: Oracle(said[sequence.request_id], wrong, seed + sequence.arrival_number),
-                adapts=False,
-            )
+        if lookup is not None:
+            found = None if lookup == "draft" else lookup
+            speculator = Speculator(most=DEPTH, most_tokens=16, buckets=BUCKETS, lookup=found, adapts=False)
         self.speculator = speculator
         self.scheduler = Scheduler(
             max_model_len=MAX_MODEL_LEN,
@@ -133,16 +150,17 @@ def whole_texts(requests: Sequence[GenerateRequest]) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("pages", [NUM_PAGES, 24])
-@pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0])
-def test_any_mix_gives_the_tokens_and_scores_that_it_gives_without_guesses(wrong: float, pages: int) -> None:
-    requests = mix(int(10 * wrong) + pages, 14)
+@pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0, None], ids=["right", "mixed", "wrong", "drafted"])
+def test_any_mix_gives_the_tokens_and_scores_that_it_gives_without_guesses(wrong: float | None, pages: int) -> None:
+    requests = mix(pages, 10)
     said = Run(None).events(requests)
     texts = {one.request_id: [*one.prompt_token_ids, *tokens_of(said[one.request_id])] for one in requests}
-    run = Run(texts, wrong=wrong, pages=pages)
+    run = Run("draft" if wrong is None else oracle(texts, wrong), pages)
     made = run.events(requests)
     assert run.speculator is not None
-    assert run.speculator.guessed > 50
-    assert (run.speculator.accepted > 0) == (wrong < 1)
+    assert run.speculator.guessed > 15
+    assert (run.speculator.accepted > 0) == (wrong != 1.0)
+    assert (run.speculator.accepted < run.speculator.guessed) == (wrong != 0.0)
     for one in requests:
         before, after = said[one.request_id], made[one.request_id]
         assert tokens_of(after) == tokens_of(before), one
@@ -161,13 +179,7 @@ def test_right_guesses_save_steps() -> None:
     request = dataclasses.replace(mix(3, 1)[0], sampling=SamplingParams(temperature=1.0, seed=5, max_tokens=40))
     texts = whole_texts([request])
 
-    class Always(Oracle):
-        def guess(self, tokens: Sequence[int], most: int) -> tuple[int, ...]:
-            return tuple(self._said[len(tokens) : len(tokens) + most])
-
-    run = Run(texts)
-    assert run.speculator is not None
-    run.speculator._lookup = lambda sequence: Always(texts[sequence.request_id], 0.0, 0)
+    run = Run(oracle(texts, wrong=0.0))
     made = run.events([request])
     assert tokens_of(made["stream-0"]) == texts["stream-0"][len(request.prompt_token_ids) :]
     assert run.scheduler.stats.steps <= 14
@@ -183,7 +195,7 @@ def test_a_stream_goes_on_in_another_engine() -> None:
         if done == 0:
             continue
         continued = dataclasses.replace(one, output_token_ids=tuple(output[:done]))
-        rest = tokens_of(Run(texts).events([continued])[one.request_id])
+        rest = tokens_of(Run(oracle(texts)).events([continued])[one.request_id])
         assert rest == texts[one.request_id][prompt + done :]
 
 
@@ -193,7 +205,7 @@ def test_the_prefix_cache_holds_no_guess() -> None:
     texts = whole_texts([first])
     turn = dataclasses.replace(first, request_id="second", prompt_token_ids=(*texts["stream-0"], 1, 2, 3))
     expected = whole_texts([turn])["second"]
-    run = Run({**texts, "second": expected}, wrong=0.6)
+    run = Run(oracle({**texts, "second": expected}, wrong=0.6))
     assert [*first.prompt_token_ids, *tokens_of(run.events([first])["stream-0"])] == texts["stream-0"]
     assert [*turn.prompt_token_ids, *tokens_of(run.events([turn])["second"])] == expected
     assert run.scheduler.stats.prefix_cache_hits >= 4 * PAGE_SIZE
@@ -205,7 +217,7 @@ def test_no_token_follows_the_one_that_ends_a_stream() -> None:
     at = next(i for i in range(3, 30) if text[i] not in text[:i])
     ends = dataclasses.replace(request, sampling=dataclasses.replace(request.sampling, eos_token_ids=(text[at],)))
     # The oracle goes on saying what would come behind the end.
-    events = Run({"stream-0": [*request.prompt_token_ids, *text]}, wrong=0.0).events([ends])["stream-0"]
+    events = Run(oracle({"stream-0": [*request.prompt_token_ids, *text]}, wrong=0.0)).events([ends])["stream-0"]
     assert tokens_of(events) == text[: at + 1]
     assert events[-1].finish_reason is FinishReason.STOP
 

@@ -1,0 +1,75 @@
+"""The checkpoint of a draft model, loaded beside the model that it guesses for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flax import nnx
+from jax.sharding import Mesh
+
+from models import checkpoint as checkpoints
+from models.errors import CheckpointError as ModelCheckpointError
+from models.interface import LayerForm, Model, ModelShape
+from pallas_kernels.dispatch import AttentionBody
+from serving.config import Deployment
+from serving.engine.limits import ExecutorLimits
+from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
+from serving.errors import CheckpointError, ConfigError
+from sharding.mesh import MeshError
+from sharding.params import placement_of
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    model: Model
+    shape: ModelShape
+
+    def page_bytes(self, limits: ExecutorLimits, body: AttentionBody, cache_dtype: Any, mesh: Mesh) -> int:
+        """Of a device, what one page of its own takes; `limits` are of a pool with a single page."""
+        return bytes_on_a_device(pool_on_mesh(body, pool_spec(self.shape, limits, cache_dtype, mesh), mesh))
+
+
+def load_draft(
+    deployment: Deployment,
+    target: ModelShape,
+    max_model_len: int,
+    dtype: Any,
+    layers: LayerForm,
+    mesh: Mesh,
+    report: Callable[[str, int, int], None],
+) -> DraftModel | None:
+    """None where the deployment has no draft model. Raises CheckpointError, and ConfigError where the two do not go
+    together."""
+    path = deployment.speculation.checkpoint
+    if path is None:
+        return None
+    try:
+        planned, shape, _ = checkpoints.abstract(path, dtype, mesh=mesh, layers=layers)
+        if shape.vocab_size != target.vocab_size:
+            raise ConfigError(
+                f"speculation.checkpoint: the draft model {path} has {shape.vocab_size} tokens, and the model that it "
+                f"is to guess for {target.vocab_size}: both must have the same tokenizer",
+                param="checkpoint",
+            )
+        if shape.experts:
+            raise ConfigError(
+                f"speculation.checkpoint: the draft model {path} has routed experts: take a dense one",
+                param="checkpoint",
+            )
+        placement = placement_of(mesh, shape.num_heads, shape.num_kv_heads)
+        placement.abstract(nnx.state(planned))
+        model, shape, _ = checkpoints.load(
+            path,
+            dtype,
+            layers=layers,
+            max_length=max_model_len,
+            placement=placement,
+            progress=lambda done, total: report("loading the draft model", done, total),
+        )
+    except MeshError as error:
+        raise ConfigError(
+            f"speculation.checkpoint: the draft model on this mesh: {error}", param="checkpoint"
+        ) from error
+    except ModelCheckpointError as error:
+        raise CheckpointError(f"speculation.checkpoint: {error}") from error
+    return DraftModel(model, shape)
