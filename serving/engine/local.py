@@ -26,7 +26,8 @@ from serving.engine.inbox import Question, Stream
 from serving.engine.intake import refuse_beside_grammar
 from serving.engine.limits import ExecutorLimits
 from serving.engine.live_model import LiveModel, namespace_of
-from serving.engine.operation import EngineState, Wake
+from serving.engine.operation import EngineState, Operation, OperationReport, Wake
+from serving.engine.operations import perform
 from serving.engine.recording import TraceFolder, end_trace, trace_folder
 from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
 from serving.engine.scheduler import Scheduler
@@ -210,6 +211,20 @@ class LocalEngine:
             raise UnsupportedError("grammar is not supported: this engine knows no vocabulary", param="grammar")
         refuse_beside_grammar(request.sampling)
         return await self._grammars.constraint(request.grammar, request.output_token_ids)
+
+    async def operate(self, operation: Operation) -> OperationReport:
+        return await perform(operation, self)
+
+    async def on_loop(self, work: Callable[[EngineLoop], T]) -> T:
+        """Implements `LiveEngine`."""
+
+        def counted() -> T:
+            try:
+                return work(self._loop)
+            finally:
+                self._stats = self._snapshot()  # first, so that whoever has the answer sees what it changed
+
+        return await self.between_steps(counted)
 
     async def between_steps(self, work: Callable[[], T]) -> T:
         """What `work` returns or raises, run on the loop's thread, under its watchdog."""
