@@ -25,8 +25,8 @@ from serving.engine.adapted_programs import AdaptedPrograms, compile_adapted
 from serving.engine.adapter_stacks import AdapterStacks
 from serving.engine.batch import BatchPacker, PackedBatch
 from serving.engine.device_memory import DeviceMemory, Resident
-from serving.engine.limits import ExecutorLimits
 from serving.engine.drafter import Drafter
+from serving.engine.limits import ExecutorLimits
 from serving.engine.pipeline import EarlierStages, lower_earlier
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
 from serving.engine.programs import Programs, Progress, compile_programs
@@ -59,8 +59,8 @@ class Executor:
         mesh: Mesh | None = None,
         expert_exchange: Wish = "auto",
         adapters: AdapterStacks | None = None,
-    ) -> None:
         drafter: Drafter | None = None,
+    ) -> None:
         """The weights lie on the mesh already (see `sharding.params` and `models.stages`); without one all is on the
         default device. With a pipeline this is one of its lanes (see `lanes.py`); `beside` makes the others.
         `adapters` None: no sequence may have one. `drafter` None: guesses come with the plan, where there are any.
@@ -87,9 +87,9 @@ class Executor:
             last.program, layouts, last.weights, self.pool, self._rows, progress, entering, limits.decode_rounds
         )
 
+        self._drafter = drafter
         self._verifier: Verifier | None = None
         if limits.guessed_buckets:
-        self._drafter = drafter
             guessed = [limits.layout_for(bucket) for bucket in limits.guessed_buckets]
             self._verifier = compile_verifier(
                 last.program,
@@ -149,9 +149,9 @@ class Executor:
             self._admit(admission)
         batch = self._packer.pack(plan)
         layout = batch.layout
+        made = self._draft(plan)
         if plan.guesses:
             return self._dispatch_guesses(plan, batch, made)
-        made = self._draft(plan)
         if plan.rounds > 1:
             return self._dispatch_rounds(plan, batch)
         last = self._rows.last_token
