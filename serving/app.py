@@ -217,6 +217,7 @@ def build_api(
         toolbox=Toolbox(deployment.tools),
         conversations=Conversations(build_conversation_store(deployment.conversations)),
         moderation=moderation,
+        prefix_cache=deployment.prefix_cache,
         adapters=AdapterNames(engine, deployment.name) if deployment.adapters.slots else None,
     )
 

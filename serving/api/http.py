@@ -20,6 +20,7 @@ from serving.api.messages.routes import message_routes
 from serving.api.moderation_routes import moderation_routes
 from serving.api.openapi.routes import document_routes
 from serving.api.page import page_routes
+from serving.api.prefixes.routes import prefix_routes
 from serving.api.request_body import body_bytes_for
 from serving.api.responses.responses import Responses
 from serving.api.resumed_generation import resumed_events
@@ -47,6 +48,7 @@ from serving.sessions.conversations.sqlite_store import SqliteConversationStore
 from serving.sessions.durable_generations import DurableGenerations, DurablePolicy
 from serving.sessions.generation_log import GenerationLog
 from serving.sessions.generation_log_memory import MemoryGenerationLog
+from serving.settings.prefix_cache import PrefixCacheConfig
 from serving.settings.retrieval import RetrievalConfig
 
 
@@ -68,6 +70,7 @@ def build_app(
     conversations: Conversations | None = None,
     retrieval: RetrievalConfig | None = None,
     moderation: Moderation | None = None,
+    prefix_cache: PrefixCacheConfig | None = None,
     adapters: AdapterNames | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
@@ -117,6 +120,7 @@ def build_app(
             *([] if stores is None else stores.routes),
             *socket_routes(service, server.max_streams),
             *token_routes(service, max_body_bytes),
+            *prefix_routes(service, prefix_cache or PrefixCacheConfig(), max_body_bytes),
             *model_routes(service),
             *health_routes(service, metrics=shows_numbers),
             *(status_routes(board) if shows_numbers else ()),

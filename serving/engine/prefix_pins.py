@@ -18,6 +18,8 @@ _SHARE = 0.25  # of the pool, for all pins together
 class PinnedPrefix:
     """How much of a prefix is pinned."""
 
+    name: str = ""
+    seconds: float = 0.0  # until it is let go
     pages: int  # whole pages of the prefix
     held: int  # of those, computed and held now
 
@@ -38,21 +40,40 @@ class PrefixPins:
     def __init__(self, pool: BlockPool, *, reserve: int) -> None:
         self._pool = pool
         self._most_pages = max(0, min(int(pool.num_pages * _SHARE), pool.num_pages - reserve))
-        self._pins: dict[str, _Pin] = {}
+        self._pins: dict[tuple[str, str], _Pin] = {}  # by owner and name
 
     @property
     def num_pages(self) -> int:
         """Pages that the pins hold or wait for, a page of two pins counted twice."""
         return sum(pin.num_pages for pin in self._pins.values())
 
+    def owned(self, owner: str, now: float) -> list[PinnedPrefix]:
+        """Those of one owner, in the order in which they were made."""
+        return [
+            PinnedPrefix(name=name, seconds=pin.expires_at - now, pages=pin.num_pages, held=len(pin.pages))
+            for (other, name), pin in self._pins.items()
+            if other == owner
+        ]
+
     @property
     def tables(self) -> list[list[int]]:
         return [pin.pages for pin in self._pins.values()]
 
-    def pin(self, name: str, token_ids: tuple[int, ...], salt: str, expires_at: float) -> PinnedPrefix:
-        """Pins the whole pages of a prefix until `expires_at`, in place of what `name` pinned before.
+    def pin(
+        self,
+        name: str,
+        token_ids: tuple[int, ...],
+        salt: str,
+        expires_at: float,
+        *,
+        owner: str = "",
+        most: int | None = None,
+    ) -> PinnedPrefix:
+        """Pins the whole pages of a prefix until `expires_at`, in place of what the owner's `name` pinned before. An
+        owner may have `most` pins.
 
-        Raises RequestError where there is nothing to pin, OverloadedError where the pins' share of the pool is taken.
+        Raises RequestError where there is nothing to pin, OverloadedError where the pins' share of the pool, or the
+        owner's of the pins, is taken.
         """
         count = len(token_ids) // self._pool.page_size
         if not self._pool.prefix_caching:
@@ -63,7 +84,15 @@ class PrefixPins:
                 param="token_ids",
                 code="pin_too_short",
             )
-        before = self._pins[name].num_pages if name in self._pins else 0
+        key = owner, name
+        before = self._pins[key].num_pages if key in self._pins else 0
+        others = sum(other == owner for other, _ in self._pins) - (key in self._pins)
+        if most is not None and others >= most:
+            raise OverloadedError(
+                f"{others} prefixes are pinned, and {most} may be: let one go, or wait until one expires",
+                retry_after=60.0,
+                code="too_many_pins",
+            )
         if self.num_pages - before + count > self._most_pages:
             raise OverloadedError(
                 f"the prefix has {count} pages, and pins may hold {self._most_pages} of {self._pool.num_pages}, of "
@@ -75,21 +104,21 @@ class PrefixPins:
         pin = _Pin(expires_at, count, salt, token_ids, set(digests))
         for digest in digests:
             self._hold(pin, digest)
-        self.unpin(name)
-        self._pins[name] = pin
-        return PinnedPrefix(pages=count, held=len(pin.pages))
+        self.unpin(name, owner=owner)
+        self._pins[key] = pin
+        return PinnedPrefix(name=name, pages=count, held=len(pin.pages))
 
-    def unpin(self, name: str) -> bool:
-        """Gives a pin's pages back to the cache; False where there is no such pin."""
-        pin = self._pins.pop(name, None)
+    def unpin(self, name: str, *, owner: str = "") -> bool:
+        """Gives a pin's pages back to the cache; False where the owner has no such pin."""
+        pin = self._pins.pop((owner, name), None)
         if pin is None:
             return False
         self._pool.release(pin.pages)
         return True
 
     def expire(self, now: float) -> None:
-        for name in [name for name, pin in self._pins.items() if pin.expires_at <= now]:
-            self.unpin(name)
+        for owner, name in [key for key, pin in self._pins.items() if pin.expires_at <= now]:
+            self.unpin(name, owner=owner)
 
     def release(self) -> None:
         """Lets go of all pages. The pins stay: `renew` has them wait for pages to come."""

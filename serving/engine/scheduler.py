@@ -239,15 +239,29 @@ class Scheduler:
         self._roster.remove(sequence)
         return sequence.event(reason=FinishReason.ABORT if error is None else FinishReason.ERROR, error=error)
 
-    def pin(self, name: str, token_ids: tuple[int, ...], *, salt: str, seconds: float, now: float) -> PinnedPrefix:
+    def pin(
+        self,
+        name: str,
+        token_ids: tuple[int, ...],
+        *,
+        salt: str,
+        seconds: float,
+        now: float,
+        owner: str = "",
+        most: int | None = None,
+    ) -> PinnedPrefix:
         """Keeps the pages of a prefix in the cache for `seconds`, in place of what `name` pinned before; those that
         nobody has computed yet are kept once a stream has. Raises RequestError, OverloadedError."""
         refuse_unpinnable(name, token_ids, seconds, vocab_size=self._vocab_size)
-        return self._pins.pin(name, token_ids, salt, now + seconds)
+        return replace(self._pins.pin(name, token_ids, salt, now + seconds, owner=owner, most=most), seconds=seconds)
 
-    def unpin(self, name: str) -> bool:
-        """Gives a pinned prefix back to the cache before its time; False where there is none of that name."""
-        return self._pins.unpin(name)
+    def pinned(self, owner: str, now: float) -> list[PinnedPrefix]:
+        """The owner's pins."""
+        return self._pins.owned(owner, now)
+
+    def unpin(self, name: str, *, owner: str = "") -> bool:
+        """Gives a pinned prefix back to the cache before its time; False where the owner has none of that name."""
+        return self._pins.unpin(name, owner=owner)
 
     def plan(self, now: float) -> StepPlan | None:
         """The next step; None where nothing can run before something is committed or added. Streams whose deadline has

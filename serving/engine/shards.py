@@ -143,13 +143,29 @@ class ShardedScheduler:
             self._shard_of.pop(event.request_id, None)
         return ended
 
-    def pin(self, name: str, token_ids: tuple[int, ...], *, salt: str, seconds: float, now: float) -> PinnedPrefix:
+    def pin(
+        self,
+        name: str,
+        token_ids: tuple[int, ...],
+        *,
+        salt: str,
+        seconds: float,
+        now: float,
+        owner: str = "",
+        most: int | None = None,
+    ) -> PinnedPrefix:
         """In every shard, since a stream may run in any; what it says is of the shard that holds least."""
-        pinned = [one.pin(name, token_ids, salt=salt, seconds=seconds, now=now) for one in self._schedulers]
+        asked = {"salt": salt, "seconds": seconds, "now": now, "owner": owner, "most": most}
+        pinned = [one.pin(name, token_ids, **asked) for one in self._schedulers]
         return min(pinned, key=lambda prefix: prefix.held)
 
-    def unpin(self, name: str) -> bool:
-        pinned = [scheduler.unpin(name) for scheduler in self._schedulers]
+    def pinned(self, owner: str, now: float) -> list[PinnedPrefix]:
+        """Likewise."""
+        every = zip(*(scheduler.pinned(owner, now) for scheduler in self._schedulers), strict=True)
+        return [min(shards, key=lambda prefix: prefix.held) for shards in every]
+
+    def unpin(self, name: str, *, owner: str = "") -> bool:
+        pinned = [scheduler.unpin(name, owner=owner) for scheduler in self._schedulers]
         return any(pinned)
 
     def commit(self, plan: StepPlan, result: StepResult, seconds: float | None = None) -> list[TokenEvent]:

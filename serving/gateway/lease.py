@@ -86,7 +86,7 @@ class Lease:
             priority=self.priority,
             tenant=principal.tenant,
             tenant_weight=principal.weight,
-            cache_salt=_salt(principal.tenant, request.cache_salt),
+            cache_salt=salt_of(principal.tenant, request.cache_salt),
         )
 
     def note(self, request: GenerateRequest, event: TokenEvent) -> None:
@@ -100,7 +100,7 @@ class Lease:
             self.on_first_token(self)
 
 
-def _salt(tenant: str, given: str) -> str:
-    """Length first, so that no tenant's name and salt read as another's. Where nobody is told apart there is nothing to
+def salt_of(tenant: str, given: str) -> str:
+    """What keeps a tenant's cached pages apart from others'. Length first, so that no tenant's name and salt read as another's. Where nobody is told apart there is nothing to
     keep apart."""
     return given if tenant == ANONYMOUS else f"{len(tenant)}:{tenant}:{given}"

@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.operation import EngineState, Operation, OperationReport, Pause
+from serving.engine.pin_messages import ListPins, PinPrefix, UnpinPrefix
+from serving.engine.prefix_pins import PinnedPrefix
 from serving.engine.request import FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
+from serving.errors import NotFoundError
+
+PAGE_SIZE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,7 @@ class ScriptedEngine:
     closed: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
+    pins: dict[str, dict[str, PinnedPrefix]] = field(default_factory=dict)  # by owner and name
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         script = self._script(request)
@@ -64,7 +70,7 @@ class ScriptedEngine:
             max_model_len=self.max_model_len,
             max_num_seqs=8,
             max_num_batched_tokens=512,
-            page_size=16,
+            page_size=PAGE_SIZE,
             num_pages=1024,
             programs_compiled=0,
             startup_seconds=0.0,
@@ -90,10 +96,24 @@ class ScriptedEngine:
 
     async def operate(self, operation: Operation) -> OperationReport:
         self.operations.append(operation)
+        if isinstance(operation, PinPrefix | UnpinPrefix | ListPins):
+            return OperationReport(state=EngineState.RUNNING, pins=self._pinned(operation))
         return OperationReport(state=EngineState.PAUSED if isinstance(operation, Pause) else EngineState.RUNNING)
 
     async def close(self) -> None:
         pass
+
+    def _pinned(self, operation: PinPrefix | UnpinPrefix | ListPins) -> tuple[PinnedPrefix, ...]:
+        """The pins that it speaks of, with pages as large as `info` says and none of them held."""
+        mine = self.pins.setdefault(operation.owner, {})
+        match operation:
+            case PinPrefix(name=name, token_ids=token_ids, seconds=seconds):
+                mine[name] = PinnedPrefix(name=name, seconds=seconds, pages=len(token_ids) // PAGE_SIZE, held=0)
+                return (mine[name],)
+            case UnpinPrefix(name=name):
+                if mine.pop(name, None) is None:
+                    raise NotFoundError("there is no such prefix", code="prefix_not_found")
+        return tuple(mine.values())
 
     def _script(self, request: GenerateRequest) -> Script:
         if self.script_for is not None:

@@ -12,6 +12,7 @@ from serving.api.messages.body import CountTokensBody, MessagesBody
 from serving.api.moderation_body import ModerationBody
 from serving.api.openapi.operation import EVENTS, Operation, Query
 from serving.api.openapi.vector_store_operations import VECTOR_STORE_OPERATIONS
+from serving.api.prefixes.body import PrefixBody
 from serving.api.responses.body import INCLUDES, ResponsesBody
 from serving.api.tokenize_body import DetokenizeBody, TokenizeBody
 from serving.observability.metrics import CONTENT_TYPE
@@ -137,6 +138,15 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/detokenize"): Operation(
         says="Tokens as text.", body=DetokenizeBody, example={"tokens": [1, 2]}, reply="Prompt"
     ),
+    ("POST", "/v1/prefixes"): Operation(
+        says="Keeps the beginning of prompts in the cache for a time.",
+        body=PrefixBody,
+        example={"messages": [{"role": "system", "content": "Be short. " * 40}], "ttl": 600},
+        reply="Prefix",
+    ),
+    ("GET", "/v1/prefixes"): Operation(says="The prefixes that the tenant has pinned.", reply="Prefixes"),
+    ("GET", "/v1/prefixes/{prefix_id}"): Operation(says="One of them.", reply="Prefix"),
+    ("DELETE", "/v1/prefixes/{prefix_id}"): Operation(says="Lets a prefix go.", reply="PrefixEnd"),
     ("GET", "/v1/models"): Operation(says="The served models.", reply="Models"),
     ("GET", "/v1/models/{name:path}"): Operation(says="One served model.", reply="Model"),
     ("GET", "/v1/streams/{stream_id}"): Operation(

@@ -13,10 +13,18 @@ from serving.config import Deployment, EngineConfig, ModelConfig
 from serving.engine.embedding import EmbedRequest
 from serving.engine.encoder_folder import EncoderFacts
 from serving.engine.local import LocalEngine, start_local_engine
+from serving.engine.pin_messages import ListPins, PinPrefix, UnpinPrefix
 from serving.engine.plan import StepPlan, StepResult
 from serving.engine.request import FinishReason, GenerateRequest, SamplingParams, TokenEvent
 from serving.engine.watchdog import StepWatchdog
-from serving.errors import ContextLengthError, EngineError, EngineUnavailableError, OverloadedError, RequestError
+from serving.errors import (
+    ContextLengthError,
+    EngineError,
+    EngineUnavailableError,
+    NotFoundError,
+    OverloadedError,
+    RequestError,
+)
 from tests.fakes.tiny_model import MAX_MODEL_LEN, VOCAB_SIZE, tiny_executor
 
 
@@ -255,23 +263,45 @@ async def test_a_stream_whose_deadline_passes_ends_with_that_reason(engine: Loca
     assert stats.deadline_drops + stats.deadline_stops == 1
 
 
+def pin(name: str, token_ids: tuple[int, ...], owner: str = "") -> PinPrefix:
+    return PinPrefix(name=name, owner=owner, token_ids=token_ids, salt="", seconds=60.0, most=2)
+
+
 async def test_a_prefix_is_pinned_between_two_steps_and_held_once_it_is_computed(engine: LocalEngine) -> None:
     prompt = request(length=40).prompt_token_ids
-    pinned = await engine.pin("system", prompt, seconds=60.0)
-    assert (pinned.pages, pinned.held) == (5, 0)
+    (pinned,) = (await engine.operate(pin("system", prompt))).pins or ()
+    assert (pinned.pages, pinned.held, pinned.seconds) == (5, 0, 60.0)
     await events_of(engine, request(length=40))
-    assert (await engine.pin("system", prompt, seconds=60.0)).held == 5
+    (pinned,) = (await engine.operate(ListPins(owner=""))).pins or ()
+    assert (pinned.name, pinned.pages, pinned.held) == ("system", 5, 5)
+    assert 0 < pinned.seconds <= 60
     with pytest.raises(RequestError, match="at least one page"):
-        await engine.pin("short", prompt[:3], seconds=60.0)
-    assert await engine.unpin("system")
-    assert not await engine.unpin("system")
+        await engine.operate(pin("short", prompt[:3]))
+    await engine.operate(UnpinPrefix(name="system", owner=""))
+    with pytest.raises(NotFoundError):
+        await engine.operate(UnpinPrefix(name="system", owner=""))
+
+
+async def test_owners_of_pins_see_their_own_and_have_a_limit_each(engine: LocalEngine) -> None:
+    prompt = request(length=40).prompt_token_ids
+    for name in ("one", "two"):
+        await engine.operate(pin(name, prompt, owner="a"))
+    with pytest.raises(OverloadedError) as refusal:
+        await engine.operate(pin("three", prompt, owner="a"))
+    assert refusal.value.code == "too_many_pins"
+    await engine.operate(pin("two", prompt, owner="a"))  # in its own place
+    await engine.operate(pin("one", prompt, owner="b"))
+    names = {owner: [p.name for p in (await engine.operate(ListPins(owner=owner))).pins or ()] for owner in "abc"}
+    assert names == {"a": ["one", "two"], "b": ["one"], "c": []}
+    with pytest.raises(NotFoundError):
+        await engine.operate(UnpinPrefix(name="two", owner="b"))
 
 
 async def test_a_stopped_engine_pins_nothing(tmp_path: object) -> None:
     engine = start_local_engine(deployment(tmp_path), tiny_executor(), startup_seconds=1.0)
     await engine.close()
     with pytest.raises(EngineUnavailableError):
-        await engine.pin("system", tuple(range(40)), seconds=60.0)
+        await engine.operate(pin("system", tuple(range(40))))
 
 
 class ThreadNamingEncoder:

@@ -1,0 +1,98 @@
+"""Prefixes that stay in the cache for a time, such as a system prompt with its tools.
+
+    POST   /v1/prefixes                  pins one
+    GET    /v1/prefixes                  the tenant's own
+    GET    /v1/prefixes/{prefix_id}
+    DELETE /v1/prefixes/{prefix_id}      lets it go
+
+The same prefix pinned again is the same one, for a new time. Pins live in the engine: a restart forgets them.
+"""
+
+import time
+from hashlib import blake2b
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from serving.api.prefixes.body import DEFAULT_TTL, PrefixBody
+from serving.api.request_body import read_typed
+from serving.api.service import Service
+from serving.api.token_routes import encoded_prompt
+from serving.engine.pin_messages import ListPins, PinPrefix, UnpinPrefix
+from serving.engine.prefix_pins import PinnedPrefix
+from serving.errors import NotFoundError, RequestError
+from serving.gateway.lease import salt_of
+from serving.settings.prefix_cache import PrefixCacheConfig
+
+_ID_BYTES = 12
+
+
+def prefix_routes(service: Service, limits: PrefixCacheConfig, max_body_bytes: int) -> list[Route]:
+    async def pin(request: Request) -> Response:
+        body = await read_typed(request, PrefixBody, max_body_bytes)
+        service.check_model(body.model)
+        body.check_together()
+        ttl = min(DEFAULT_TTL, int(limits.pin_seconds)) if body.ttl is None else body.ttl
+        if ttl > limits.pin_seconds:
+            raise RequestError(
+                f"ttl may be {limits.pin_seconds:g} seconds here, not {ttl}", param="ttl", code="invalid_value"
+            )
+        tokens = tuple(await encoded_prompt(service, body.to_encode(), request.state.request_id))
+        tenant = _tenant(request)
+        salt = salt_of(tenant, body.cache_salt or "")
+        name = _name(tokens, salt)
+        report = await service.engine.operate(
+            PinPrefix(name=name, owner=tenant, token_ids=tokens, salt=salt, seconds=float(ttl), most=limits.tenant_pins)
+        )
+        return JSONResponse(_shown(await _page_size(), (report.pins or ())[0]))
+
+    async def every(request: Request) -> Response:
+        size = await _page_size()
+        data = [_shown(size, prefix) for prefix in await _pins(request)]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def one(request: Request) -> Response:
+        wanted = request.path_params["prefix_id"]
+        for prefix in await _pins(request):
+            if prefix.name == wanted:
+                return JSONResponse(_shown(await _page_size(), prefix))
+        raise NotFoundError("there is no such prefix: it has expired, or never was", code="prefix_not_found")
+
+    async def let_go(request: Request) -> Response:
+        name = request.path_params["prefix_id"]
+        await service.engine.operate(UnpinPrefix(name=name, owner=_tenant(request)))
+        return JSONResponse({"id": name, "object": "prefix", "deleted": True})
+
+    async def _pins(request: Request) -> tuple[PinnedPrefix, ...]:
+        return (await service.engine.operate(ListPins(owner=_tenant(request)))).pins or ()
+
+    async def _page_size() -> int:
+        return (await service.engine.info()).page_size
+
+    return [
+        Route("/v1/prefixes", pin, methods=["POST"]),
+        Route("/v1/prefixes", every, methods=["GET"]),
+        Route("/v1/prefixes/{prefix_id}", one, methods=["GET"]),
+        Route("/v1/prefixes/{prefix_id}", let_go, methods=["DELETE"]),
+    ]
+
+
+def _tenant(request: Request) -> str:
+    return request.state.caller.principal.tenant
+
+
+def _name(tokens: tuple[int, ...], salt: str) -> str:
+    return "prefix_" + blake2b(msgspec.msgpack.encode((salt, tokens)), digest_size=_ID_BYTES).hexdigest()
+
+
+def _shown(page_size: int, prefix: PinnedPrefix) -> dict[str, object]:
+    """Tokens are those of whole pages: what follows them is not kept."""
+    return {
+        "id": prefix.name,
+        "object": "prefix",
+        "expires_at": int(time.time() + prefix.seconds),
+        "tokens": prefix.pages * page_size,
+        "held_tokens": prefix.held * page_size,
+    }
