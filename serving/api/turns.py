@@ -6,6 +6,7 @@ from contextlib import aclosing
 from serving.api.caller import Caller
 from serving.api.generation import Generation
 from serving.api.service import Service
+from serving.api.turn_pages import TurnPages
 from serving.generation.request import TextDelta, TextRequest
 from serving.orchestrator.turn import TurnRunner
 
@@ -15,7 +16,7 @@ class ModelCalls:
 
     def __init__(self, service: Service, caller: Caller, *, stream: bool) -> None:
         self._service = service
-        self._caller = caller
+        self.caller = caller
         self._stream = stream
         self._made: list[Generation] = []
 
@@ -28,7 +29,7 @@ class ModelCalls:
         return sum(made.completion_tokens for made in self._made)
 
     async def __call__(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]:
-        generation = Generation(self._service, [request], self._caller, stream=self._stream)
+        generation = Generation(self._service, [request], self.caller, stream=self._stream)
         self._made.append(generation)
         async with aclosing(generation.deltas()) as deltas:
             async for _, delta in deltas:
@@ -37,4 +38,10 @@ class ModelCalls:
 
 def turn_runner(service: Service, calls: ModelCalls) -> TurnRunner:
     """For one request."""
-    return TurnRunner(service.generator, calls, service.toolbox.registry, control=service.control_tokens)
+    return TurnRunner(
+        service.generator,
+        calls,
+        service.toolbox.registry,
+        control=service.control_tokens,
+        keep=TurnPages(service, calls.caller),
+    )

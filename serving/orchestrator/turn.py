@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import replace
 
 from serving.engine.request import FinishReason
@@ -16,11 +16,12 @@ from serving.orchestrator.counter import PromptCounter
 from serving.orchestrator.tools.registry import ToolRegistry, ToolResult, ToolScope, failed
 from serving.orchestrator.turn_calls import OfferedTools, call_rules, result_message
 from serving.orchestrator.turn_events import ContextFitted, Notice, ResultReady, TurnEnd, TurnEnded, TurnEvent
-from serving.orchestrator.turn_request import Generate, TurnRequest
+from serving.orchestrator.turn_request import Generate, KeepPages, TurnRequest
 from serving.orchestrator.turn_state import Answer, TurnState
 from serving.orchestrator.turns import conversation_of
 
 _OUTPUT_SHARE = 0.25  # of the window, kept for an answer whose length the request does not say
+_LONGEST_KEPT = 600.0  # seconds
 _RESULT_SHARE = 0.5  # of the prompt's window, for the results of one answer's calls together
 
 
@@ -35,12 +36,15 @@ class TurnRunner:
         *,
         shares: ContextShares | None = None,
         control: ControlTokens | None = None,
+        keep: KeepPages | None = None,
     ) -> None:
+        """`keep` keeps the conversation's pages while its tools run; None: they may be evicted meanwhile."""
         self._generator = generator
         self._generate = generate
         self._tools = tools or ToolRegistry()
         self._shares = shares or ContextShares()
         self._control = control or ControlTokens(generator.tokenizer)
+        self._keep = keep
 
     async def run(self, turn: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
         """The events of one turn. Closing it ends the model's answer and cancels the tools that run.
@@ -62,7 +66,8 @@ class TurnRunner:
                 return
             yield ContextFitted(context)
             answer = Answer(state)
-            async with aclosing(self._generate(self._request(state, context))) as deltas:
+            request = self._request(state, context)
+            async with aclosing(self._generate(request)) as deltas:
                 async for delta in deltas:
                     for event in answer.see(delta):
                         yield event
@@ -79,7 +84,7 @@ class TurnRunner:
                     yield ResultReady(call.id, failed(f"not run: {limit.detail}"))
                 yield limit
                 return
-            async with aclosing(self._results(state, answer.ours)) as results:
+            async with self._kept(request, state), aclosing(self._results(state, answer.ours)) as results:
                 async for result in results:
                     yield result
             if len(answer.ours) < len(answer.calls):
@@ -155,6 +160,14 @@ class TurnRunner:
         if finish is FinishReason.DEADLINE and state.turn.budgets.seconds is not None:
             return state.ended(TurnEnd.TIME, f"the turn has used its {state.turn.budgets.seconds:g} s")
         return state.ended(FinishReason.ABORT.value if finish is None else finish.value)
+
+    def _kept(self, request: TextRequest, state: TurnState) -> AbstractAsyncContextManager[None]:
+        """The prompt with its answer is what the next prompt begins with."""
+        if self._keep is None:
+            return nullcontext()
+        messages = [*(request.messages or []), state.messages[-1]]
+        seconds = min(state.seconds_left, _LONGEST_KEPT)
+        return self._keep(replace(request, messages=messages, add_generation_prompt=False), seconds)
 
     async def _results(self, state: TurnState, calls: Sequence[ToolCall]) -> AsyncGenerator[ResultReady, None]:
         """Runs the calls beside each other; each result as it is there. The messages have them in the calls' order."""

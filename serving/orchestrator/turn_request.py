@@ -1,6 +1,7 @@
 """What a turn is asked for, and what it may use up."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -52,3 +53,10 @@ class Generate(Protocol):
     """One answer of the model, of one choice, through the gate that every request passes."""
 
     def __call__(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]: ...
+
+
+class KeepPages(Protocol):
+    """Keeps the pages of what `request` renders to in the engine's cache, for the time of the context and at most for
+    `seconds`. It refuses nothing: where pages cannot be kept, they are not."""
+
+    def __call__(self, request: TextRequest, seconds: float) -> AbstractAsyncContextManager[None]: ...

@@ -1,8 +1,8 @@
 import asyncio
 import functools
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -207,6 +207,27 @@ async def test_a_tool_runs_only_once_its_call_was_taken(model_of: ModelOf) -> No
             if isinstance(event, ResultReady):
                 assert len(model.requests) == 1
     assert len(tool.scopes) == 1
+
+
+async def test_the_pages_of_prompt_and_answer_are_kept_while_tools_run(model_of: ModelOf) -> None:
+    model, kept, log = model_of(["Let me see. " + call("tool"), "ok"]), [], []
+
+    @asynccontextmanager
+    async def keep(request: TextRequest, seconds: float) -> AsyncIterator[None]:
+        kept.append(await model.generator.render_chat(request))
+        log.append("kept")
+        yield
+        log.append("let go")
+
+    tool = Told("tool", "x")
+    runner = TurnRunner(model.generator, model.generate, ToolRegistry([tool]), keep=keep)
+    async for event in runner.run(turn_of(server_tools={"tool": {}})):
+        if isinstance(event, ResultReady):
+            log.append("result")
+    assert log == ["kept", "result", "let go"]
+    assert model.prompt(0).startswith("<s>")
+    assert kept[0].startswith(model.prompt(0))
+    assert model.prompt(1).startswith(kept[0]), "what was kept is what the next prompt begins with"
 
 
 async def test_closing_the_turn_cancels_the_tool_that_runs(model_of: ModelOf) -> None:
