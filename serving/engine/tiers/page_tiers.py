@@ -71,6 +71,11 @@ class PageTiers:
         """Whether a copy is in flight of which nobody has heard yet that it is done."""
         return bool(self._saving or self._uploads or self._writing)
 
+    @property
+    def on_disk(self) -> tuple[bytes, ...]:
+        """Pages that have a file, the one used longest ago first."""
+        return tuple(self._disk)
+
     def copy_seconds(self, digests: list[bytes]) -> float:
         """The least that bringing these pages to the device has lately been seen to take; 0 where nothing was."""
         on_disk = sum(self.find(digest) is Tier.DISK for digest in digests)

@@ -103,3 +103,52 @@ def test_a_prefix_that_comes_from_host_memory(kind: str, exchange: PageExchange,
     assert run.cached["again-1"] == 32
     assert run.tiers.counters[Tier.HOST].hit_tokens == 32
     run.tiers.close()
+
+
+def test_a_prefix_that_comes_from_disk_after_a_restart(
+    exchange: PageExchange, alone: dict[str, list[int]], tmp_path: Path
+) -> None:
+    before = TieredRun(exchange, folder=tmp_path)
+    before.tokens(request("seeded"))
+    before.settle()
+    before.tiers.close()
+    after = TieredRun(exchange, folder=tmp_path)
+    for kind in ("seeded", "greedy", "penalised"):  # the same prompt
+        name = f"after-{kind}"
+        made = after.tokens(dataclasses.replace(request(kind), request_id=name))
+        assert_same(kind, alone[kind], made[name])
+    assert [after.cached[f"after-{kind}"] for kind in ("seeded", "greedy", "penalised")] == [32, 32, 32]
+    assert after.tiers.counters[Tier.DISK].hit_tokens == 32  # the others found it on the device
+    after.tiers.close()
+
+
+def test_a_damaged_file_costs_its_page_and_those_behind_it(
+    exchange: PageExchange, alone: dict[str, list[int]], tmp_path: Path
+) -> None:
+    before = TieredRun(exchange, folder=tmp_path)
+    before.tokens(request("seeded"))
+    before.settle()
+    sequence = next(iter(before.tiers.on_disk))  # the first page of the prompt was the first to be written
+    before.tiers.close()
+    (path,) = tmp_path.rglob(f"{sequence.hex()}.page")
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    after = TieredRun(exchange, folder=tmp_path)
+    assert_same("seeded", alone["seeded"], after.tokens(again("seeded", 1))["again-1"])
+    assert after.cached["again-1"] == 0
+    assert after.tiers.counters[Tier.DISK].damaged == 1
+    after.settle()
+    after.flood()
+    assert_same("seeded", alone["seeded"], after.tokens(again("seeded", 2))["again-2"])
+    assert after.cached["again-2"] == 32
+    after.tiers.close()
+
+
+def test_a_preempted_stream_finds_its_pages_below(exchange: PageExchange, alone: dict[str, list[int]]) -> None:
+    run = TieredRun(exchange)
+    others = [dataclasses.replace(request("greedy", f"other-{i}", 60 + i)) for i in range(5)]
+    made = run.tokens(*others, request("seeded"))
+    assert run.scheduler.stats.preemptions > 0, "nothing was preempted, so nothing was shown"
+    assert_same("seeded", alone["seeded"], made["watched"])
+    run.tiers.close()
