@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from serving.observability.recent import Recent
+from serving.observability.tier_metrics import TIER_FIELDS, tier_metrics, with_tiers
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -71,7 +72,7 @@ _GAUGES = {
     "weft_pinned_pages": ("pinned_pages", "KV pages of pinned prefixes, computed or not."),
 }
 
-_FIELDS = tuple(source for source, _ in _COUNTERS.values())
+_FIELDS = (*(source for source, _ in _COUNTERS.values()), *TIER_FIELDS)
 
 Outcome = Literal["stop", "length", "abort", "error", "timeout", "content_filter"]
 
@@ -97,7 +98,7 @@ class EngineCollector(Collector):
 
     def update(self, snapshot: Mapping[str, Any] | None) -> None:
         """`snapshot` has the fields of EngineStats; None where the engine does not answer."""
-        self._now = snapshot
+        snapshot = self._now = None if snapshot is None else with_tiers(snapshot)
         if snapshot is None or snapshot["started_at"] in self._gone:  # an answer that another has overtaken
             return
         if self._started_at is None:
@@ -119,6 +120,8 @@ class EngineCollector(Collector):
             return
         for name, (source, text) in _GAUGES.items():
             yield self._gauge(name, text, self._now[source])
+        counted = {name: self._offset[name] + self._last[name] for name in TIER_FIELDS}
+        yield from tier_metrics(self._labels, counted, self._now["tiers"])
         pages = self._now["used_pages"] + self._now["free_pages"]
         usage = self._now["used_pages"] / pages if pages else 0.0
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use; 1 is all.", usage)

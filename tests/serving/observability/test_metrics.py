@@ -5,6 +5,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.engine.client import EngineStats
+from serving.engine.tiers.stats import TierStats
 from serving.observability.metrics import Metrics, StreamMeter
 from tests.fakes.engine import ScriptedEngine
 
@@ -29,9 +30,29 @@ def test_every_number_of_the_engine_is_exposed() -> None:
     base = _stats(started_at=1, free_pages=50, used_pages=50)
     before = _render(_met(), base)
     for field in fields(EngineStats):
-        value = {"ready": not base.ready, "tenant_service": (("a", 7.0),)}.get(field.name, 7)
+        value = {"ready": not base.ready, "tenant_service": (("a", 7.0),), "tiers": (_tier(),)}.get(field.name, 7)
         changed = replace(base, **{field.name: value})
         assert _render(_met(), changed) != before, field.name
+
+
+def _tier(tier: str = "host", **values: int) -> TierStats:
+    return TierStats(**{"tier": tier, "pages": 1, "room": 2, "bytes": 3, **values})  # pyright: ignore
+
+
+def test_each_tier_of_the_prefix_cache_counts_on_over_a_restart() -> None:
+    metrics = _met()
+    seen = [
+        _render(metrics, replace(_stats(started_at=start), tiers=tiers))
+        for start, tiers in [
+            (1, (_tier(hit_tokens=64, pages_in=5), _tier("disk", damaged=1))),
+            (2, (_tier(hit_tokens=32, pages=9), _tier("disk"))),
+            (3, ()),
+        ]
+    ]
+    hits = "weft_prefix_tier_hit_tokens_total/host"
+    assert [samples.get(hits) for samples in seen] == [64, 96, None]
+    assert seen[1]["weft_prefix_tier_pages/host"] == 9
+    assert seen[1]["weft_prefix_tier_damaged_pages_total/disk"] == 1
 
 
 def _met(**counted: float) -> Metrics:
