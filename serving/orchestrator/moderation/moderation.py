@@ -5,7 +5,7 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from serving.errors import OverloadedError, RequestError
 from serving.generation.choice import Choice
@@ -14,7 +14,7 @@ from serving.orchestrator.moderation.judges.judge import Direction, Passage
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
 from serving.orchestrator.moderation.paced_choice import PacedChoice, Prompt
 from serving.orchestrator.moderation.panel import Judgement, Panel
-from serving.orchestrator.moderation.policy import Policies, Policy, Verdict
+from serving.orchestrator.moderation.policy import Action, Policies, Policy, Verdict
 from serving.orchestrator.moderation.review import ReviewQueue, Subject
 
 REFUSED = "content_filter"
@@ -63,10 +63,14 @@ class Moderation:
     ) -> PacedChoice:
         """`place` tells the answers of one request apart."""
 
-        async def judged(passage: Passage, end: int) -> Verdict:
+        told: set[tuple[Action, str]] = set()  # what is found once is found again while it is context
+
+        async def judged(passage: Passage) -> Verdict:
             judgement = await self.panel.judge(passage)
             verdict = policy.verdict(judgement.findings, "output", failed=judgement.failed)
-            await self._act(subject, f"{place}:{end}", "output", verdict, passage.text)
+            news = replace(verdict, fired=tuple(f for f in verdict.fired if (f[0], f[1].category) not in told))
+            told.update((action, finding.category) for action, finding in news.fired)
+            await self._act(subject, place, "output", news, passage.text)
             return verdict
 
         return PacedChoice(index, choice, policy, judged, prompt, waits=not self.panel.immediate)

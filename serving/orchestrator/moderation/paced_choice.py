@@ -24,7 +24,7 @@ from serving.orchestrator.moderation.policy import Policy, Verdict
 CONTEXT_CHARS = 1000  # of the answer, that are judged again with what is new
 
 Steps = AsyncGenerator[ChoiceStep, None]
-Judged = Callable[[Passage, int], Awaitable[Verdict]]  # the passage, and how many tokens of the answer it ends at
+Judged = Callable[[Passage], Awaitable[Verdict]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ class PacedChoice:
                     return None
                 passage = self._passage(end)
                 if self._waits:
-                    self._judging = asyncio.create_task(self._ask(passage, end))
+                    self._judging = asyncio.create_task(self._ask(passage))
                     continue
-                verdict = await self._ask(passage, end)
+                verdict = await self._judge(passage)
             else:
                 behind = self._taken - self._judged
                 if not (self._judging.done() or self._ended or behind >= max(2 * self._every, self._lead)):
@@ -144,8 +144,8 @@ class PacedChoice:
                 return verdict
             self._judged = self._judging_end
 
-    async def _ask(self, passage: Passage, end: int) -> Verdict:
-        return await self._judge(passage, end)
+    async def _ask(self, passage: Passage) -> Verdict:
+        return await self._judge(passage)
 
     def _next_end(self) -> int | None:
         """Where the next passage ends; None where it is not complete."""

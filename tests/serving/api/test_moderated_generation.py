@@ -20,11 +20,19 @@ from serving.generation.detokenizer import decode
 from serving.sessions.generation_log import LogLimits
 from serving.sessions.generation_log_sqlite import SqliteGenerationLog
 from serving.sessions.logged_generation import decode_record
-from serving.settings.moderation import JudgeConfig, ModerationConfig, PolicyConfig, RuleConfig, TenantModeration
-from tests.fakes.engine import Script
-from tests.serving.api.conftest import WINDOW, Api, ApiMaker, chat_body, text_body, text_of
+from serving.settings.moderation import (
+    JudgeConfig,
+    ModerationConfig,
+    OnFailure,
+    PolicyConfig,
+    RuleConfig,
+    TenantModeration,
+)
+from tests.fakes.engine import Script, ScriptedEngine
+from tests.serving.api.conftest import MODEL, WINDOW, Api, ApiMaker, chat_body, text_body, text_of
 from tests.serving.api.gated_engine import GatedEngine
 from tests.serving.api.grpc.serving_grpc import serving_grpc
+from tests.serving.api.listening import listening
 from tests.serving.api.test_websocket import socket_to
 from tests.serving.api.test_websocket import text_of as socket_text
 
@@ -178,6 +186,75 @@ async def test_tenants_have_policies_of_their_own_and_jurisdictions_add_to_them(
     ):
         reply = await make_api(answers, moderation=config).post(CHAT, chat_body())
         assert reply.json()["choices"][0]["finish_reason"] == reason
+
+
+async def test_a_guard_model_on_another_server_judges_what_is_asked_and_answered(make_api: ApiMaker) -> None:
+    asked: list[str] = []
+
+    def verdict(request: GenerateRequest) -> Script:
+        prompt = decode(make_api.tokenizer, request.prompt_token_ids, skip_special_tokens=False)
+        asked.append(prompt.partition("<BEGIN CONVERSATION>")[2].partition("<END CONVERSATION>")[0].strip())
+        return make_api.says("unsafe\nS9" if "bombs" in asked[-1].rpartition(": ")[2] else "safe")
+
+    size = make_api.tokenizer.vocab_size
+    guard = make_api(engine=ScriptedEngine(script_for=verdict, vocab_size=size, max_model_len=WINDOW))
+    rules = (RuleConfig(category="illicit/violent", input="block", output="cut"),)
+    policy = PolicyConfig(rules=rules, judge_every_tokens=16, hold_back_tokens=64)
+    async with listening(guard.app) as port:
+        judges = {"guard": JudgeConfig(kind="guard", url=f"http://127.0.0.1:{port}", model=MODEL, timeout_seconds=120)}
+        api = make_api(
+            make_api.says("They talked, and then of bombs, at length."), moderation=moderation(policy, judges=judges)
+        )
+        refused = await api.post(CHAT, chat_body(messages=[{"role": "user", "content": "on bombs"}]))
+        cut = (await api.post(CHAT, chat_body())).json()["choices"][0]
+        await api.service.moderation.close()  # type: ignore[union-attr]
+    assert refused.json()["error"]["code"] == "content_filter"
+    assert (cut["finish_reason"], cut["message"]["content"]) == ("content_filter", "")
+    assert {"User: on bombs", "User: hi"} <= set(asked)
+    assert any(text.startswith("User: hi\n\nAgent: They talked") for text in asked)
+
+
+@pytest.mark.parametrize("on_failure", ["open", "closed"])
+async def test_a_judge_that_fails_lets_through_or_does_not_as_the_deployment_says(
+    make_api: ApiMaker, on_failure: OnFailure, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = JudgeConfig(kind="guard", url="http://127.0.0.1:1", model="none", on_failure=on_failure)
+    only_output = PolicyConfig(rules=(RuleConfig(category="hate", output="cut"),))
+    both = PolicyConfig(rules=(RuleConfig(category="hate", input="block", output="cut"),))
+    for policy in (both, only_output):
+        api = make_api(make_api.says("Fine."), moderation=moderation(policy, judges={"guard": away}))
+        reply = await api.post(CHAT, chat_body())
+        if on_failure == "open":
+            assert reply.json()["choices"][0]["message"]["content"] == "Fine."
+        elif policy is both:
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "moderation_unavailable")
+            assert "retry-after" in reply.headers
+        else:
+            choice = reply.json()["choices"][0]
+            assert (choice["finish_reason"], choice["message"]["content"]) == ("content_filter", "")
+            assert choice["moderation"] == {"unjudged": 1.0}
+        metrics = (await api.get("/metrics")).text
+        assert re.search(
+            rf'weft_moderation_judge_failures_total{{judge="guard",on_failure="{on_failure}"}} [1-9]', metrics
+        )
+    assert "a judge did not answer" in caplog.text
+
+
+async def test_what_is_routed_waits_for_a_person_once_and_is_not_held_up(make_api: ApiMaker, tmp_path: Path) -> None:
+    rules = (RuleConfig(category="harassment/threatening", input="route", output="route"),)
+    policy = PolicyConfig(rules=rules, judge_every_tokens=8, hold_back_tokens=16)
+    config = moderation(policy, review=tmp_path / "review")
+    api = make_api(make_api.says(ANSWER), moderation=config)
+    message = {"role": "user", "content": "I will kill you"}
+    reply = (await api.post(CHAT, chat_body(messages=[message]))).json()["choices"][0]
+    assert (reply["message"]["content"], reply["finish_reason"]) == (ANSWER, "stop")
+    assert "moderation" not in reply  # it is for a person to see
+    with sqlite3.connect(tmp_path / "review") as database:
+        rows = database.execute("SELECT direction, category, tenant, excerpt FROM review ORDER BY at").fetchall()
+    assert rows[0] == ("input", "harassment/threatening", "anonymous", "I will kill you")
+    assert len(rows) == 2
+    assert rows[1][0] == "output"
+    assert "i will kill you" in rows[1][3]
 
 
 class _Continuing(GatedEngine):

@@ -92,7 +92,7 @@ class GuardJudge:
             raise EngineUnavailableError(f"the guard cannot be reached: {type(error).__name__}") from error
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise EngineError("the guard's reply is no completion") from error
-        return guard_findings(text, _certainty(choice.get("logprobs")))
+        return guard_findings(text, certainty_of(choice.get("logprobs")))
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -125,7 +125,7 @@ def _harmless(text: str) -> str:
     return _MARKS.sub(" ", text[-MOST_CHARS:])
 
 
-def _certainty(logprobs: Any) -> float:
+def certainty_of(logprobs: Any) -> float:
     """How much of the likelihood of the two words was on "unsafe"; 1 where the server does not say."""
     likely = {"safe": 0.0, "unsafe": 0.0}
     try:

@@ -17,6 +17,7 @@ BUILT_IN = Path(__file__).parents[1] / "tables" / "rules.toml"
 MOST_RULES = 10_000
 MOST_PATTERN_CHARS = 2_000
 _PATTERN_MEMORY = 8 << 20  # bytes of one compiled pattern
+_NO_LETTER = r"[^\pL\pM\pN]"
 _KEYS = {"category", "score", "patterns", "words"}
 
 
@@ -25,6 +26,7 @@ class _Rule:
     category: str
     score: float
     pattern: Any
+    group: int  # of the match, whose start is the finding's
 
 
 class RulesJudge:
@@ -48,7 +50,7 @@ class RulesJudge:
             match = rule.pattern.search(plain.text)
             if match is None:
                 continue
-            start = plain.place(match.start())
+            start = plain.place(match.start(rule.group))
             if before is None or (before.start is not None and start < before.start):
                 found[rule.category] = Finding(rule.category, rule.score, start)
         return list(found.values())
@@ -83,9 +85,12 @@ def _compiled(where: str, rule: dict[str, Any]) -> list[_Rule]:
     patterns, words = _strings(where, rule, "patterns"), _strings(where, rule, "words")
     if not patterns and not words:
         raise ConfigError(f"{where} must have patterns or words", param="patterns")
+    rules = [_Rule(category, float(score), _pattern(where, text), 0) for text in patterns]
     if words:
-        patterns = [*patterns, rf"\b(?:{'|'.join(_of_words(phrase) for phrase in words)})\b"]
-    return [_Rule(category, float(score), _pattern(where, text)) for text in patterns]
+        # RE2's own word boundary knows ASCII alone.
+        text = rf"(?:^|{_NO_LETTER})({'|'.join(_of_words(phrase) for phrase in words)})(?:{_NO_LETTER}|$)"
+        rules.append(_Rule(category, float(score), _pattern(where, text), 1))
+    return rules
 
 
 def _strings(where: str, rule: dict[str, Any], key: str) -> list[str]:
@@ -99,7 +104,7 @@ def _strings(where: str, rule: dict[str, Any], key: str) -> list[str]:
 
 def _of_words(phrase: str) -> str:
     """Words in this order, with any run of spaces and marks between them."""
-    return r"[\s\W_]+".join(re2.escape(word) for word in phrase.split())
+    return rf"(?:{_NO_LETTER})+".join(re2.escape(word) for word in phrase.split())
 
 
 def _pattern(where: str, text: str) -> Any:

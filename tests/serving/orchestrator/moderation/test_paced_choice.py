@@ -34,7 +34,7 @@ class World:
         self.knows_places = True
         self.answers: asyncio.Semaphore | None = None
 
-    async def judged(self, passage: Passage, end: int) -> Verdict:
+    async def judged(self, passage: Passage) -> Verdict:
         if self.answers is not None:
             await self.answers.acquire()
         self.passages.append(passage)
