@@ -67,11 +67,11 @@ class Pay:
 
     name = "pay"
     description = "Pays."
-    parameters: dict[str, Any] = {"type": "object"}
     idempotent = False
 
     def __init__(self) -> None:
         self.runs = 0
+        self.parameters: dict[str, Any] = {"type": "object"}
 
     async def run(self, arguments: dict[str, Any], scope: ToolScope) -> ToolResult:
         self.runs += 1
