@@ -6,13 +6,15 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import replace
 
 from serving.engine.request import FinishReason
-from serving.errors import ContextLengthError
+from serving.errors import ContextLengthError, ConversationStoreError
 from serving.generation.generator import Generator
 from serving.generation.request import TextRequest
 from serving.generation.tool_calls import ToolCall
 from serving.orchestrator.context import Context, ContextBuilder, ContextParts, ContextShares, Passage
 from serving.orchestrator.control_tokens import ControlTokens
 from serving.orchestrator.counter import PromptCounter
+from serving.orchestrator.memory.strategies import Recalled
+from serving.orchestrator.memory.turn_memory import TurnMemory
 from serving.orchestrator.tools.registry import ToolRegistry, ToolResult, ToolScope, failed
 from serving.orchestrator.turn_calls import OfferedTools, call_rules, result_message
 from serving.orchestrator.turn_events import ContextFitted, Notice, ResultReady, TurnEnd, TurnEnded, TurnEvent
@@ -37,14 +39,17 @@ class TurnRunner:
         shares: ContextShares | None = None,
         control: ControlTokens | None = None,
         keep: KeepPages | None = None,
+        memory: TurnMemory | None = None,
     ) -> None:
-        """`keep` keeps the conversation's pages while its tools run; None: they may be evicted meanwhile."""
+        """`keep` keeps the conversation's pages while its tools run; None: they may be evicted meanwhile. `memory` is
+        that of users; None: there is none."""
         self._generator = generator
         self._generate = generate
         self._tools = tools or ToolRegistry()
         self._shares = shares or ContextShares()
         self._control = control or ControlTokens(generator.tokenizer)
         self._keep = keep
+        self._memory = memory
 
     async def run(self, turn: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
         """The events of one turn. Closing it ends the model's answer and cancels the tools that run.
@@ -56,6 +61,9 @@ class TurnRunner:
         for name in turn.server_tools:
             if self._tools.get(name) is None:
                 yield Notice("tool_unavailable", f"the tool {name} is not available now", {"name": name})
+        notice = await self._recall(state)
+        if notice is not None:
+            yield notice
         while True:
             try:
                 context = await self._fit(state)
@@ -76,6 +84,9 @@ class TurnRunner:
                 yield self._cut_short(state, answer)
                 return
             if not answer.calls:
+                notice = await self._remember(state, answer)
+                if notice is not None:
+                    yield notice
                 yield state.ended(TurnEnd.STOP)
                 return
             limit = state.limit(answer.ours)
@@ -99,8 +110,41 @@ class TurnRunner:
         call_rules(turn, offered, first=True)
         return offered
 
+    async def _recall(self, state: TurnState) -> Notice | None:
+        """What the memory adds to this turn's prompts; never so much that they do not fit. A turn goes on without a
+        memory that is away."""
+        if self._memory is None:
+            return None
+        try:
+            state.remembers = await self._memory.is_on(state.turn)
+            if not state.remembers:
+                return None
+            context = await self._fit(state)
+            state.recalled = await self._memory.recall(state.turn, context.messages)
+        except ConversationStoreError as error:
+            state.remembers = False
+            return Notice("memory_unavailable", error.message)
+        try:
+            await self._fit(state)
+        except ContextLengthError:
+            state.recalled = Recalled()
+        notes = [note.id for note in state.recalled.notes]
+        if not notes and state.recalled.summary is None:
+            return None
+        facts = {"notes": notes, "summary": state.recalled.summary is not None}
+        return Notice("memory_used", "what this user said earlier is part of the prompt", facts)
+
+    async def _remember(self, state: TurnState, answer: Answer) -> Notice | None:
+        if self._memory is not None and state.remembers:
+            try:
+                await self._memory.remember(state.turn, answer.text)
+            except ConversationStoreError as error:
+                return Notice("memory_unavailable", error.message)
+        return None
+
     async def _fit(self, state: TurnState) -> Context:
         turn = state.turn
+        summary = state.recalled.summary if turn.summary is None else turn.summary
         builder = ContextBuilder(
             PromptCounter(generator=self._generator, variables=turn.chat_template_kwargs),
             self._window(turn),
@@ -112,8 +156,8 @@ class TurnRunner:
             ContextParts(
                 conversation=conversation_of(state.messages),
                 tools=state.offered.shown,
-                summary=None if turn.summary is None else clean(turn.summary),
-                notes=[_clean(note, self._control) for note in turn.notes],
+                summary=None if summary is None else clean(summary),
+                notes=[_clean(note, self._control) for note in (*turn.notes, *state.recalled.notes)],
                 documents=[_clean(document, self._control) for document in turn.documents],
             )
         )

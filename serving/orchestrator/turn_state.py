@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from serving.engine.request import FinishReason
 from serving.generation.request import TextDelta, Usage
 from serving.generation.tool_calls import HermesToolParser, ToolCall
+from serving.orchestrator.memory.strategies import Recalled
 from serving.orchestrator.turn_calls import OfferedTools, assistant_message, call_ids, same_call
 from serving.orchestrator.turn_events import (
     CallArguments,
@@ -34,6 +35,8 @@ class TurnState:
         self.deadline = time.monotonic() + (_LONGEST if turn.budgets.seconds is None else turn.budgets.seconds)
         self.rounds = 0  # answers that the model has given
         self.tools_run = 0
+        self.recalled = Recalled()  # of the user's memory
+        self.remembers = False  # the answer goes into it
         self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
         self._calls: Tally[tuple[str, str]] = Tally()
 

@@ -1,0 +1,80 @@
+"""The memories of a deployment: whose is on, what is recalled for a turn, and the work behind their backs."""
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+from serving.errors import WeftError
+from serving.orchestrator.memory.entries import Entry, Exchange, Person
+from serving.orchestrator.memory.store import MemoryStore
+from serving.orchestrator.memory.strategies import Ask, Memory, Recalled, memory_of
+from serving.settings.memory import MemoryConfig, Strategy
+
+_MOST_WAITING = 1000  # persons whose memories wait to be compacted
+_log = logging.getLogger(__name__)
+
+
+class Memories:
+    """Raises ConfigError where the file cannot be used."""
+
+    def __init__(self, config: MemoryConfig) -> None:
+        self._config = config
+        self._store = MemoryStore(config.path)
+        strategies: set[Strategy] = {config.strategy, *config.tenants.values()}
+        self._memories: dict[Strategy, Memory] = {one: memory_of(one, self._store, config) for one in strategies}
+        self._waiting: dict[Person, Ask] = {}
+        self._woken = asyncio.Event()
+
+    def strategy(self, tenant: str) -> Strategy:
+        return self._config.tenants.get(tenant, self._config.strategy)
+
+    async def is_on(self, person: Person) -> bool:
+        """Never where a request names no user: they would share what they say."""
+        if not person.user:
+            return False
+        said = await self._store.is_on(person)
+        return self._config.on if said is None else said
+
+    async def switch(self, person: Person, on: bool) -> None:
+        """What is there stays there when it is switched off, and is not recalled."""
+        await self._store.switch(person, on)
+
+    async def recall(self, person: Person, question: str, visible: Collection[str]) -> Recalled:
+        return await self._memories[self.strategy(person.tenant)].recall(person, question, visible)
+
+    async def remember(self, person: Person, exchange: Exchange, ask: Ask) -> None:
+        """Kept at once; what is to be made of it waits for `run`, which asks the model."""
+        if self.strategy(person.tenant) == "window":
+            return
+        await self._store.add(person, exchange, self._config.most_entries)
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting[person] = ask
+            self._woken.set()
+
+    async def entries(self, person: Person) -> list[Entry]:
+        return await self._store.entries(person)
+
+    async def forget(self, person: Person, entry_id: int | None = None) -> int:
+        """How many entries are gone. A summary that is being made of them is not kept."""
+        return await self._store.forget(person, entry_id)
+
+    async def run(self) -> None:
+        """Compacts one memory after the other, until it is cancelled. What is not done then is done after the next
+        exchange."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            await self.compact()
+
+    async def compact(self) -> None:
+        """Those that wait."""
+        while self._waiting:
+            person = next(iter(self._waiting))
+            ask = self._waiting.pop(person)
+            try:
+                await self._memories[self.strategy(person.tenant)].compact(person, ask)
+            except WeftError as error:
+                _log.warning("a memory of the tenant %s was not summarized: %s", person.tenant, error.message)
+
+    def close(self) -> None:
+        self._store.close()

@@ -1,0 +1,175 @@
+"""The entries of all memories in one SQLite file. One thread holds the connection."""
+
+import asyncio
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from serving.errors import ConfigError, ConversationStoreError
+from serving.orchestrator.memory.entries import Entry, Exchange, Person
+
+_BUSY_SECONDS = 5.0
+_MOST_WORDS = 32  # of a question, that are searched for
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entries (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, user TEXT NOT NULL, level INTEGER NOT NULL,
+    text TEXT NOT NULL, digest TEXT NOT NULL, created REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS entries_of ON entries (tenant, user, level, id);
+CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (text, tokenize = 'porter unicode61');
+CREATE TABLE IF NOT EXISTS switches (
+    tenant TEXT NOT NULL, user TEXT NOT NULL, is_on INTEGER NOT NULL, PRIMARY KEY (tenant, user)
+);
+"""
+_COLUMNS = "entries.id, entries.level, entries.text, entries.created, entries.digest"
+_OF = "entries.tenant = ? AND entries.user = ?"
+# They stand in most questions, and would find whatever has them.
+_COMMON = frozenset(
+    "a about an and are be been by can could did do does for from had has have how i in is it its me my of on or our "
+    "say says said tell that the their they this to us was we were what when where which who why will with would you "
+    "your".split()
+)
+
+T = TypeVar("T")
+
+
+class MemoryStore:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Raises ConfigError where the file cannot be used."""
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="memory")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"the memory at {path} cannot be kept: {error}", param="memory.path") from error
+
+    async def add(self, person: Person, exchange: Exchange, most: int) -> None:
+        """Above `most` entries of the person the oldest go."""
+
+        def work(db: sqlite3.Connection) -> None:
+            self._put(db, person, 0, exchange.text, exchange.digest)
+            query = f"SELECT id FROM entries WHERE {_OF} ORDER BY id DESC LIMIT -1 OFFSET ?"
+            _drop(db, [row[0] for row in db.execute(query, (*_key(person), most))])
+
+        await self._do(work)
+
+    async def entries(self, person: Person, level: int | None = None) -> list[Entry]:
+        """The oldest first."""
+
+        def work(db: sqlite3.Connection) -> list[Entry]:
+            wanted = "" if level is None else " AND level = ?"
+            query = f"SELECT {_COLUMNS} FROM entries WHERE {_OF}{wanted} ORDER BY id"
+            return _entries(db.execute(query, (*_key(person), *(() if level is None else (level,)))))
+
+        return await self._do(work)
+
+    async def relevant(self, person: Person, question: str, most: int, without: Collection[str]) -> list[Entry]:
+        """Exchanges that share words with the question, by BM25, the best first; none of those digests."""
+        words = [word for word in re.findall(r"\w+", question.lower()) if word not in _COMMON][:_MOST_WORDS]
+        if not words:
+            return []
+        wanted = " OR ".join(f'"{word}"' for word in words)
+
+        def work(db: sqlite3.Connection) -> list[Entry]:
+            query = (
+                f"SELECT {_COLUMNS} FROM words JOIN entries ON entries.id = words.rowid "
+                f"WHERE words MATCH ? AND {_OF} AND entries.level = 0 ORDER BY bm25(words), entries.id DESC LIMIT ?"
+            )
+            found = _entries(db.execute(query, (wanted, *_key(person), most + len(without))))
+            return [entry for entry in found if entry.digest not in without][:most]
+
+        return await self._do(work)
+
+    async def replace(self, person: Person, old: Sequence[Entry], level: int, text: str) -> bool:
+        """One entry in place of others; False, and nothing done, where one of them has been forgotten meanwhile."""
+
+        def work(db: sqlite3.Connection) -> bool:
+            ids = [entry.id for entry in old]
+            marks = ",".join("?" * len(ids))
+            kept = db.execute(f"SELECT count(*) FROM entries WHERE id IN ({marks})", ids).fetchone()[0]
+            if kept < len(ids):
+                return False
+            _drop(db, ids)
+            self._put(db, person, level, text, "")
+            return True
+
+        return await self._do(work)
+
+    async def forget(self, person: Person, entry_id: int | None = None) -> int:
+        """How many entries are gone: the one, or all of them."""
+
+        def work(db: sqlite3.Connection) -> int:
+            one = "" if entry_id is None else " AND id = ?"
+            query = f"SELECT id FROM entries WHERE {_OF}{one}"
+            ids = [row[0] for row in db.execute(query, (*_key(person), *(() if entry_id is None else (entry_id,))))]
+            _drop(db, ids)
+            return len(ids)
+
+        return await self._do(work)
+
+    async def is_on(self, person: Person) -> bool | None:
+        """None where the person has not said."""
+
+        def work(db: sqlite3.Connection) -> bool | None:
+            found = db.execute("SELECT is_on FROM switches WHERE tenant = ? AND user = ?", _key(person)).fetchone()
+            return None if found is None else bool(found[0])
+
+        return await self._do(work)
+
+    async def switch(self, person: Person, on: bool) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("INSERT OR REPLACE INTO switches VALUES (?, ?, ?)", (*_key(person), on))
+
+        await self._do(work)
+
+    def close(self) -> None:
+        self._thread.submit(self._db.close).result()
+        self._thread.shutdown()
+
+    def _put(self, db: sqlite3.Connection, person: Person, level: int, text: str, digest: str) -> None:
+        row = (*_key(person), level, text, digest, self._clock())
+        query = "INSERT INTO entries (tenant, user, level, text, digest, created) VALUES (?, ?, ?, ?, ?, ?)"
+        db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (db.execute(query, row).lastrowid, text))
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Raises ConversationStoreError where the file cannot be used now."""
+
+        def committed() -> T:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                done = work(self._db)
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            return done
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, committed)
+        except sqlite3.Error as error:
+            raise ConversationStoreError(f"the memory cannot be used now: {error}", code="store_unavailable") from error
+
+
+def _key(person: Person) -> tuple[str, str]:
+    return person.tenant, person.user
+
+
+def _drop(db: sqlite3.Connection, ids: Sequence[int]) -> None:
+    db.executemany("DELETE FROM entries WHERE id = ?", [(entry_id,) for entry_id in ids])
+    db.executemany("DELETE FROM words WHERE rowid = ?", [(entry_id,) for entry_id in ids])
+
+
+def _entries(rows: sqlite3.Cursor) -> list[Entry]:
+    return [
+        Entry(id=entry_id, level=level, text=text, created=created, digest=digest)
+        for entry_id, level, text, created, digest in rows
+    ]
