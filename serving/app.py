@@ -48,6 +48,7 @@ from serving.generation.tokenizer import load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.moderation.seating import moderation_of
+from serving.orchestrator.memory.memories import Memories
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore
@@ -215,6 +216,7 @@ def build_api(
         tracing=build_tracing(deployment.traces),
         encoder=build_encoder(deployment, None if embedder is None else gateway.guard_embedder(embedder)),
         toolbox=Toolbox(deployment.tools),
+        memories=None if deployment.memory is None else Memories(deployment.memory),
         conversations=Conversations(build_conversation_store(deployment.conversations)),
         moderation=moderation,
         prefix_cache=deployment.prefix_cache,

@@ -28,6 +28,7 @@ from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
 from serving.settings.adapters import AdaptersConfig, check_adapters
 from serving.settings.conversations import ConversationsConfig, check_conversations
+from serving.settings.memory import MemoryConfig, check_memory
 from serving.settings.moderation import ModerationConfig, check_moderation
 from serving.settings.operations import OperationsConfig
 from serving.settings.prefix_cache import PrefixCacheConfig, check_prefix_cache
@@ -225,6 +226,7 @@ class Deployment:
     moderation: ModerationConfig | None = None  # None: nothing is judged, and no /v1/moderations
     retrieval: RetrievalConfig | None = None  # None: no /v1/vector_stores
     tools: ToolsConfig = field(default_factory=ToolsConfig)
+    memory: MemoryConfig | None = None  # None: nobody's, and no /v1/memory
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
@@ -307,6 +309,8 @@ def check_limits(deployment: Deployment, where: str) -> None:
     _check_embeddings(deployment, where)
     _check_traces(deployment.traces, where)
     check_tools(deployment.tools, where)
+    if deployment.memory is not None:
+        check_memory(deployment.memory, where)
     check_speculation(deployment.speculation, where)
     axes = {"data": deployment.mesh.data, "pipeline": deployment.mesh.pipeline}
     check_prefix_cache(

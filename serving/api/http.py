@@ -16,6 +16,7 @@ from serving.api.error_reply import pass_on
 from serving.api.front import Front
 from serving.api.gate import Gate
 from serving.api.health import health_routes
+from serving.api.memory_routes import memory_routes
 from serving.api.messages.routes import message_routes
 from serving.api.moderation_routes import moderation_routes
 from serving.api.openapi.routes import document_routes
@@ -42,6 +43,7 @@ from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.control_tokens import ControlTokens
 from serving.orchestrator.moderation.moderation import Moderation
+from serving.orchestrator.memory.memories import Memories
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore
@@ -67,6 +69,7 @@ def build_app(
     files: FilesConfig | None = None,
     encoder: TextEmbedder | None = None,
     toolbox: Toolbox | None = None,
+    memories: Memories | None = None,
     conversations: Conversations | None = None,
     retrieval: RetrievalConfig | None = None,
     moderation: Moderation | None = None,
@@ -97,6 +100,7 @@ def build_app(
         tracing=tracing or Tracing(),
         encoder=encoder,
         toolbox=toolbox or Toolbox(),
+        memories=memories,
         control_tokens=ControlTokens(generator.tokenizer),
         moderation=moderation,
         adapters=adapters,
@@ -115,6 +119,7 @@ def build_app(
             *responses.routes,
             *([] if encoder is None else embedding_routes(service, encoder, max_body_bytes)),
             *([] if moderation is None else moderation_routes(service, moderation, max_body_bytes)),
+            *([] if memories is None else memory_routes(memories, max_body_bytes)),
             *stream_routes(service),
             *([] if batches is None else batches.routes),
             *([] if stores is None else stores.routes),
@@ -151,6 +156,8 @@ async def _lifespan(
     """Streams and batches that another process left are taken up while this one lives."""
     keepers = (service.durable.run, board.run, service.toolbox.run, responses.keeper.run)
     keeping = [asyncio.create_task(keeper()) for keeper in keepers]
+    if service.memories is not None:
+        keeping.append(asyncio.create_task(service.memories.run()))
     if batches is not None:
         keeping.append(asyncio.create_task(batches.runner.run()))
     if stores is not None:
@@ -166,6 +173,8 @@ async def _lifespan(
         if stores is not None:
             stores.close()
         await responses.close()
+        if service.memories is not None:
+            service.memories.close()
         await service.durable.hand_over()
         await service.durable.close()
         await service.gateway.close()

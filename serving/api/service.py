@@ -16,6 +16,7 @@ from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.control_tokens import ControlTokens
 from serving.orchestrator.moderation.moderation import Moderation
+from serving.orchestrator.memory.memories import Memories
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.durable_generations import DurableGenerations
 
@@ -54,6 +55,7 @@ class Service:
     toolbox: Toolbox = field(default_factory=Toolbox)
     control_tokens: ControlTokens | None = None  # of the generator's tokenizer; None: each turn finds them again
     adapters: AdapterNames | None = None  # None: the deployment has none
+    memories: Memories | None = None  # None: nobody's
     now: Callable[[], float] = field(default=time.time)
 
     def check_model(self, name: str | None) -> None:

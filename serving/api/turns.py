@@ -2,12 +2,17 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 
 from serving.api.caller import Caller
 from serving.api.generation import Generation
-from serving.api.service import Service
+from serving.api.service import Service, new_id
 from serving.api.turn_pages import TurnPages
-from serving.generation.request import TextDelta, TextRequest
+from serving.engine.request import Priority
+from serving.generation.request import GenerationOptions, TextDelta, TextRequest
+from serving.observability.request_trace import UNTRACED
+from serving.orchestrator.memory.turn_memory import TurnMemory
 from serving.orchestrator.turn import TurnRunner
 
 
@@ -44,4 +49,5 @@ def turn_runner(service: Service, calls: ModelCalls) -> TurnRunner:
         service.toolbox.registry,
         control=service.control_tokens,
         keep=TurnPages(service, calls.caller),
+        memory=None if service.memories is None else TurnMemory(service.memories, partial(_summary, service, calls.caller)),
     )

@@ -8,6 +8,7 @@ from serving.api.completion_body import CompletionBody
 from serving.api.conversations.body import ConversationBody, ItemsBody, MetadataBody
 from serving.api.embedding_body import EmbeddingBody
 from serving.api.files.upload import PURPOSES
+from serving.api.memory_routes import MAX_USER_CHARS, MemoryBody
 from serving.api.messages.body import CountTokensBody, MessagesBody
 from serving.api.moderation_body import ModerationBody
 from serving.api.openapi.operation import EVENTS, Operation, Query
@@ -50,6 +51,13 @@ _STREAMED = (
         says="With stream: the number of the last event that the client has.",
     ),
 )
+
+_USER = Query(
+    name="user",
+    schema={"type": "string", "minLength": 1, "maxLength": MAX_USER_CHARS},
+    says="Whose it is, as requests name them.",
+)
+_ENTRY = Query(name="id", schema={"type": "integer", "minimum": 0}, says="One entry; all of them if not given.")
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/v1/chat/completions"): Operation(
@@ -137,6 +145,16 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("POST", "/detokenize"): Operation(
         says="Tokens as text.", body=DetokenizeBody, example={"tokens": [1, 2]}, reply="Prompt"
+    ),
+    ("GET", "/v1/memory"): Operation(says="What is remembered of a user.", query=(_USER,), reply="Memory"),
+    ("POST", "/v1/memory"): Operation(
+        says="Switches a user's memory on or off.",
+        body=MemoryBody,
+        example={"user": "u-1", "enabled": False},
+        reply="Memory",
+    ),
+    ("DELETE", "/v1/memory"): Operation(
+        says="Forgets what is remembered of a user.", query=(_USER, _ENTRY), reply="MemoryEnd"
     ),
     ("POST", "/v1/prefixes"): Operation(
         says="Keeps the beginning of prompts in the cache for a time.",
