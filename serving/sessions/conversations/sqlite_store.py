@@ -151,7 +151,7 @@ class SqliteConversationStore:
         db = sqlite3.connect(place, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
-        db.execute("PRAGMA secure_delete = FAST")  # what was said does not stay in free pages
+        db.execute("PRAGMA secure_delete = ON")  # what was erased does not stay in free pages
         db.executescript(_SCHEMA)
         return db
 
