@@ -18,6 +18,7 @@ _COMMANDS = {
     "convert": "write a checkpoint in weft's own layout",
     "keys": "create, list, rotate and revoke API keys",
     "usage": "what was used, by whom",
+    "conversations": "print or erase what is kept of a tenant's or a user's conversations",
     "trace": "record the steps of a server that runs, and replay them elsewhere",
     "operate": "pause, sleep, wake, or other weights, of a server that runs",
     "plan": "compile for a machine that is not at hand: does it fit, how fast can it be",
