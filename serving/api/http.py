@@ -42,8 +42,9 @@ from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.control_tokens import ControlTokens
-from serving.orchestrator.moderation.moderation import Moderation
 from serving.orchestrator.memory.memories import Memories
+from serving.orchestrator.moderation.canaries import Canaries
+from serving.orchestrator.moderation.moderation import Moderation
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore
@@ -162,6 +163,9 @@ async def _lifespan(
         keeping.append(asyncio.create_task(batches.runner.run()))
     if stores is not None:
         keeping.append(asyncio.create_task(stores.runner.run()))
+    moderation = service.moderation
+    if moderation is not None and moderation.canary_seconds is not None:
+        keeping.append(asyncio.create_task(Canaries(moderation, moderation.canary_seconds).run()))
     try:
         yield
     finally:
@@ -178,6 +182,6 @@ async def _lifespan(
         await service.durable.hand_over()
         await service.durable.close()
         await service.gateway.close()
-        if service.moderation is not None:
-            await service.moderation.close()
+        if moderation is not None:
+            await moderation.close()
         await asyncio.to_thread(service.tracing.close)

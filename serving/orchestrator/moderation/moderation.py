@@ -5,7 +5,7 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from serving.errors import OverloadedError, RequestError
 from serving.generation.choice import Choice
@@ -31,13 +31,8 @@ class Moderation:
     panel: Panel
     metrics: ModerationMetrics
     review: ReviewQueue | None = None
-    memory: "OrderedDict[bytes, Judgement]"
-
-    @classmethod
-    def of(
-        cls, policies: Policies, panel: Panel, metrics: ModerationMetrics, review: ReviewQueue | None = None
-    ) -> "Moderation":
-        return cls(policies=policies, panel=panel, metrics=metrics, review=review, memory=OrderedDict())
+    canary_seconds: float | None = None  # between benign texts that the judges are tried on
+    memory: "OrderedDict[bytes, Judgement]" = field(default_factory=OrderedDict)
 
     async def check_input(self, policy: Policy, subject: Subject, texts: Sequence[str]) -> dict[str, float]:
         """What the policy notes: category and score. Raises RequestError (`content_filter`) for what it blocks,

@@ -35,7 +35,13 @@ def moderation_of(
         name: Seat(_judge(judge, encoder, encoder_folder, guard_key), judge.on_failure, judge.timeout_seconds)
         for name, judge in config.judges.items()
     }
-    return Moderation.of(Policies(config), Panel(seats, metrics), metrics, review)
+    return Moderation(
+        policies=Policies(config),
+        panel=Panel(seats, metrics),
+        metrics=metrics,
+        review=review,
+        canary_seconds=config.canary_seconds,
+    )
 
 
 def _judge(config: JudgeConfig, encoder: TextEmbedder | None, folder: Path | None, guard_key: str | None) -> Judge:
