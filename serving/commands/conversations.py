@@ -1,4 +1,4 @@
-"""What is kept of a tenant's or a user's conversations: print all of it as JSON, or erase it. Also while a server runs."""
+"""What is kept of a tenant's or a user's conversations: prints all of it as JSON, or erases it. A server may run."""
 
 import argparse
 import asyncio
@@ -16,7 +16,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("deployment", help="a file, or the name of one in configs/deployments")
     parser.add_argument("--tenant", required=True, metavar="NAME", help="where nobody needs a key: anonymous")
     parser.add_argument(
-        "--user", metavar="ID", help="this one's alone, as requests name it in safety_identifier or user"
+        "--user", metavar="ID", help="this one's alone, as safety_identifier or user of requests names it"
     )
 
 
