@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 
 from serving.api.caller import Caller
 from serving.api.generation import Generation
@@ -49,5 +48,26 @@ def turn_runner(service: Service, calls: ModelCalls) -> TurnRunner:
         service.toolbox.registry,
         control=service.control_tokens,
         keep=TurnPages(service, calls.caller),
-        memory=None if service.memories is None else TurnMemory(service.memories, partial(_summary, service, calls.caller)),
+        memory=_memory_of(service, calls.caller),
     )
+
+
+def _memory_of(service: Service, caller: Caller) -> TurnMemory | None:
+    """Summaries are made later and behind everybody else: the request that they come of has ended by then."""
+    memories = service.memories
+    if memories is None:
+        return None
+    later = replace(caller, request_id=new_id(), reply_fields={}, trace=UNTRACED)
+
+    async def ask(prompt: str) -> str:
+        request = TextRequest(
+            request_id=new_id(),
+            messages=[{"role": "user", "content": prompt}],
+            options=GenerationOptions(temperature=0, default_max_tokens=memories.summary_tokens),
+            priority=Priority.BATCH,
+            tenant=caller.principal.tenant,
+        )
+        async with aclosing(ModelCalls(service, later, stream=False)(request)) as deltas:
+            return "".join([delta.text async for delta in deltas])
+
+    return TurnMemory(memories, ask)

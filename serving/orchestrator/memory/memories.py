@@ -25,6 +25,10 @@ class Memories:
         self._waiting: dict[Person, Ask] = {}
         self._woken = asyncio.Event()
 
+    @property
+    def summary_tokens(self) -> int:
+        return self._config.summary_tokens
+
     def strategy(self, tenant: str) -> Strategy:
         return self._config.tenants.get(tenant, self._config.strategy)
 
