@@ -47,8 +47,8 @@ from serving.generation.text_embedder import EncoderTokenizer, TextEmbedder
 from serving.generation.tokenizer import load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
-from serving.orchestrator.moderation.seating import moderation_of
 from serving.orchestrator.memory.memories import Memories
+from serving.orchestrator.moderation.seating import moderation_of
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore

@@ -15,8 +15,8 @@ from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.control_tokens import ControlTokens
-from serving.orchestrator.moderation.moderation import Moderation
 from serving.orchestrator.memory.memories import Memories
+from serving.orchestrator.moderation.moderation import Moderation
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.durable_generations import DurableGenerations
 
