@@ -24,6 +24,7 @@ from serving.generation.tokenizer import Tokenizer, load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.moderation.seating import moderation_of
+from serving.orchestrator.memory.memories import Memories
 from serving.sessions.durable_generations import DurablePolicy
 from serving.sessions.generation_log import GenerationLog
 from serving.settings.moderation import ModerationConfig
@@ -128,6 +129,7 @@ class ApiMaker:
         encoder: TextEmbedder | None = None,
         retrieval: RetrievalConfig | None = None,
         moderation: ModerationConfig | None = None,
+        memories: Memories | None = None,
         **server: Any,
     ) -> Api:
         engine = engine or ScriptedEngine(scripts=scripts, vocab_size=self.tokenizer.vocab_size, max_model_len=WINDOW)
@@ -150,6 +152,7 @@ class ApiMaker:
             tracing=tracing,
             files=files,
             retrieval=retrieval,
+            memories=memories,
             encoder=encoder and replace(encoder, embedder=gateway.guard_embedder(encoder.embedder)),
             moderation=moderation and moderation_of(moderation, encoder, metrics.registry),
         )
