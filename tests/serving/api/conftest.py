@@ -23,8 +23,8 @@ from serving.generation.text_embedder import TextEmbedder
 from serving.generation.tokenizer import Tokenizer, load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
-from serving.orchestrator.moderation.seating import moderation_of
 from serving.orchestrator.memory.memories import Memories
+from serving.orchestrator.moderation.seating import moderation_of
 from serving.sessions.durable_generations import DurablePolicy
 from serving.sessions.generation_log import GenerationLog
 from serving.settings.moderation import ModerationConfig

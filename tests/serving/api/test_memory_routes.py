@@ -1,0 +1,75 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.orchestrator.memory.memories import Memories
+from serving.settings.memory import MemoryConfig
+from tests.serving.api.conftest import Api, ApiMaker
+from tests.serving.api.responses.asking import ask, create, prompt
+
+
+@pytest.fixture
+def api(make_api: ApiMaker, tmp_path: Path) -> Iterator[Api]:
+    memories = Memories(MemoryConfig(path=tmp_path / "memory.sqlite", strategy="hierarchical", block=2))
+    yield make_api(make_api.says("Noted."), memories=memories)
+    memories.close()
+
+
+async def test_what_a_user_said_in_one_conversation_is_recalled_in_another(api: Api) -> None:
+    await create(api, "My cat is called Tom.", user="ann", store=False)
+    await create(api, "What is my cat called?", user="ben", store=False)
+    assert "Tom" not in prompt(api)
+    reply = await create(api, "What is my cat called?", user="ann", store=False)
+    assert "User: My cat is called Tom." in prompt(api)
+    assert prompt(api).index("Tom") > prompt(api).index("<note"), "it is marked as data"
+    assert [notice["kind"] for notice in reply["notices"]] == ["memory_used"]
+
+
+async def test_a_conversation_that_goes_on_has_nothing_twice(api: Api) -> None:
+    first = await create(api, "My cat is called Tom.", user="ann")
+    await create(api, "What is my cat called?", user="ann", previous_response_id=first["id"])
+    assert prompt(api).count("My cat is called Tom.") == 1
+
+
+async def test_it_can_be_looked_at_forgotten_and_switched_off(api: Api) -> None:
+    await create(api, "My cat is called Tom.", user="ann", store=False)
+    await create(api, "My dog is called Rex.", user="ann", store=False)
+    shown = await ask(api, "GET", "/v1/memory?user=ann")
+    assert (shown["enabled"], shown["strategy"]) == (True, "hierarchical")
+    texts = [entry["text"] for entry in shown["data"]]
+    assert texts == [f"User: My {pet}.\nAssistant: Noted." for pet in ("cat is called Tom", "dog is called Rex")]
+    one = shown["data"][0]["id"]
+    assert (await ask(api, "DELETE", f"/v1/memory?user=ann&id={one}"))["deleted"] == 1
+    await ask(api, "DELETE", f"/v1/memory?user=ann&id={one}", 404)
+    await create(api, "What is my cat called?", user="ann", store=False)
+    assert "Tom" not in prompt(api)
+    off = await ask(api, "POST", "/v1/memory", json={"user": "ann", "enabled": False})
+    assert off["enabled"] is False
+    await create(api, "What is my dog called?", user="ann", store=False)
+    assert "Rex" not in prompt(api)
+    kept = await ask(api, "GET", "/v1/memory?user=ann")
+    assert len(kept["data"]) == len(shown["data"]), "nothing was added while it is off"
+    assert (await ask(api, "DELETE", "/v1/memory?user=ann"))["deleted"] == len(kept["data"])
+    assert (await ask(api, "GET", "/v1/memory?user=ann"))["data"] == []
+
+
+async def test_old_exchanges_are_summarized_in_the_batch_class(api: Api) -> None:
+    memories = api.service.memories
+    assert memories is not None
+    for number in range(4):
+        await create(api, f"Fact {number}.", user="ann", store=False)
+    await memories.compact()
+    shown = await ask(api, "GET", "/v1/memory?user=ann")
+    assert [(entry["level"], entry["text"]) for entry in shown["data"]][-1] == (1, "Noted.")
+    assert api.engine.requests[-1].priority == "batch"
+    assert "Summarize what follows" in prompt(api)
+
+
+@pytest.mark.parametrize("query", ["", "?user=", f"?user={'x' * 300}", "?user=ann&id=x"])
+async def test_a_request_must_say_whose_memory_and_which_entry(api: Api, query: str) -> None:
+    await ask(api, "DELETE", f"/v1/memory{query}", 400)
+
+
+async def test_a_server_without_memories_has_no_such_path(make_api: ApiMaker) -> None:
+    await ask(make_api(make_api.says("x")), "GET", "/v1/memory?user=ann", 404)
