@@ -11,7 +11,7 @@ from serving.api.chunks import Chunks, encode
 from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
 from serving.api.output_format import asked_format
-from serving.api.reply_parts import chat_logprobs, flagged, prompt_logprobs, usage
+from serving.api.reply_parts import chat_logprobs, flagged, prompt_logprobs, usage_of
 from serving.api.service import Service
 from serving.generation.request import TextDelta, TextRequest
 
@@ -135,11 +135,11 @@ class ChatReply:
     def _usage_so_far(self, delta: TextDelta) -> dict[str, Any] | None:
         if not self._body.continuous_usage:
             return None
-        return usage(delta.usage.prompt_tokens, delta.usage.completion_tokens, delta.usage.cached_tokens)
+        return usage_of(delta.usage)
 
     def _usage(self) -> dict[str, Any]:
         generation = self.generation
-        return usage(generation.prompt_tokens, generation.completion_tokens, generation.cached_tokens)
+        return usage_of(generation)
 
 
 def _grammar_param(body: ChatBody) -> str:

@@ -11,7 +11,7 @@ from serving.api.completion_body import DEFAULT_MAX_TOKENS, CompletionBody, Prom
 from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
 from serving.api.output_format import asked_format
-from serving.api.reply_parts import Logprobs, flagged, likeliest, prompt_logprobs, text_logprobs, usage
+from serving.api.reply_parts import Logprobs, flagged, likeliest, prompt_logprobs, text_logprobs, usage_of
 from serving.api.service import Service
 from serving.generation.request import TextDelta, TextLogprobs, TextRequest
 
@@ -108,7 +108,7 @@ class CompletionReply:
         if not body.continuous_usage:
             return chunks.choice(choice, None)
         so_far = delta.usage
-        return chunks.choice(choice, usage(so_far.prompt_tokens, so_far.completion_tokens, so_far.cached_tokens))
+        return chunks.choice(choice, usage_of(so_far))
 
     def _choice(self, index: int, found: "_TextChoice", prompts: dict[int, Logprobs]) -> dict[str, Any]:
         body = self._body
@@ -149,7 +149,7 @@ class CompletionReply:
 
     def _usage(self) -> dict[str, Any]:
         generation = self.generation
-        return usage(generation.prompt_tokens, generation.completion_tokens, generation.cached_tokens)
+        return usage_of(generation)
 
 
 class _TextChoice:

@@ -18,6 +18,8 @@ class FollowedGeneration:
     def __init__(self, service: Service, admitted: Admitted) -> None:
         self.prepared: list[PreparedPrompt] = list(admitted.prompts)
         self.cached_tokens = 0
+        self.guessed_tokens = 0
+        self.accepted_tokens = 0
         self._service = service
         self._stream_id = admitted.stream_id
         self._generated: dict[tuple[int, int], int] = {}
@@ -39,6 +41,8 @@ class FollowedGeneration:
                 if delta is None:
                     continue
                 self._generated[logged.prompt, logged.choice] = delta.usage.completion_tokens
-                if delta.finish_reason is not None and delta.index == 0:
-                    self.cached_tokens += delta.usage.cached_tokens
+                if delta.finish_reason is not None:
+                    self.cached_tokens += 0 if delta.index else delta.usage.cached_tokens
+                    self.guessed_tokens += delta.usage.guessed_tokens
+                    self.accepted_tokens += delta.usage.accepted_tokens
                 yield logged.prompt, delta

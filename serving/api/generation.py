@@ -39,6 +39,8 @@ class Generation:
         """`client_names` are those that the client used for parameters which have another name below this layer."""
         self.prepared: list[PreparedPrompt] = []
         self.cached_tokens = 0
+        self.guessed_tokens = 0
+        self.accepted_tokens = 0
         self.lease: Lease | None = None  # once it is admitted
         self._service = service
         self._requests = requests
@@ -160,5 +162,7 @@ class Generation:
         if delta.finish_reason is None:
             return
         meter.end(now, cast(Outcome, delta.finish_reason.value))
+        self.guessed_tokens += delta.usage.guessed_tokens
+        self.accepted_tokens += delta.usage.accepted_tokens
         if delta.index == 0:
             self.cached_tokens += delta.usage.cached_tokens

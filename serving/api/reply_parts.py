@@ -1,11 +1,27 @@
 """Members that the replies of chat and text completions share."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from serving.generation.request import TextLogprobs, TokenText
 
 LOWEST_LOGPROB = -9999.0  # JSON has no -Infinity; this is what OpenAI sends for it
+
+
+class Used(Protocol):
+    """Tokens of a request or of a choice."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def completion_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def guessed_tokens(self) -> int: ...
+    @property
+    def accepted_tokens(self) -> int: ...
+
 
 Logprobs = tuple[TextLogprobs | None, ...]
 
@@ -15,13 +31,29 @@ def flagged(flags: tuple[tuple[str, float], ...]) -> dict[str, Any]:
     return {"moderation": dict(flags)} if flags else {}
 
 
-def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+def usage(
+    prompt_tokens: int, completion_tokens: int, cached_tokens: int, guessed_tokens: int = 0, accepted_tokens: int = 0
+) -> dict[str, Any]:
+    """What speculation guessed is told under OpenAI's names for predicted outputs, where it guessed anything."""
+    guesses: dict[str, Any] = {}
+    if guessed_tokens:
+        guesses["completion_tokens_details"] = {
+            "accepted_prediction_tokens": accepted_tokens,
+            "rejected_prediction_tokens": guessed_tokens - accepted_tokens,
+        }
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        **guesses,
     }
+
+
+def usage_of(used: Used) -> dict[str, Any]:
+    return usage(
+        used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.guessed_tokens, used.accepted_tokens
+    )
 
 
 def chat_logprobs(entries: tuple[TextLogprobs, ...]) -> dict[str, Any]:

@@ -48,6 +48,9 @@ class EngineStats:
     device_wait_seconds: float  # counter: blocked on the device
     mask_seconds: float = 0.0  # counter: computing the masks of grammars
     masks: int = 0  # counter
+    speculation: str = ""  # what guesses at tokens: the deployment's speculation.kind; "": nothing
+    guessed_tokens: int = 0  # counter
+    accepted_tokens: int = 0  # counter, those that were right
     grammar_queries: int = 0  # counter, streams that came with a grammar
     grammar_hits: int = 0  # counter, those whose grammar was known
     grammar_compile_seconds: float = 0.0  # counter, waiting included

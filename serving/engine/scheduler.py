@@ -70,6 +70,9 @@ class SchedulerStats:
     steps: int  # counter, plans issued
     prompt_tokens: int  # counter, planned; a prompt computed again after preemption counts again
     generation_tokens: int  # counter, delivered
+    fed_tokens: int  # counter, of those, forced by a grammar and not drawn
+    guessed_tokens: int  # counter, by speculation
+    accepted_tokens: int  # counter, those that were right
     tenant_service: tuple[tuple[str, float], ...]  # of those served most, see `policies/fairness.py`
 
 
@@ -165,6 +168,11 @@ class Scheduler:
             self._restores.begin_plan()
 
     @property
+    def speculation(self) -> str:
+        """What guesses at tokens; "" where nothing does."""
+        return "" if self._speculator is None else self._speculator.kind
+
+    @property
     def stats(self) -> SchedulerStats:
         waiting = self._roster.waiting
         return SchedulerStats(
@@ -184,6 +192,9 @@ class Scheduler:
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
+            fed_tokens=self._fed_tokens,
+            guessed_tokens=0 if self._speculator is None else self._speculator.guessed,
+            accepted_tokens=0 if self._speculator is None else self._speculator.accepted,
             tenant_service=self._tenant_service,
         )
 

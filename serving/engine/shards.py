@@ -85,6 +85,10 @@ class ShardedScheduler:
         return len(self._issued)
 
     @property
+    def speculation(self) -> str:
+        return ""  # not with data shards
+
+    @property
     def stats(self) -> SchedulerStats:
         """Sums over the shards, but for `steps`, which they take together."""
         every = [scheduler.stats for scheduler in self._schedulers]

@@ -50,6 +50,8 @@ class Choice:
         self._shown = 0  # of them, released
         self._completion_tokens = 0
         self._cached_tokens = 0
+        self._guessed_tokens = 0
+        self._accepted_tokens = 0
         self._weights: str | None = None
         self._started = False
 
@@ -62,6 +64,8 @@ class Choice:
                 raise RequestError(text, param=event.error_param, code="grammar_too_complex")
             raise EngineError(text)
         self._cached_tokens = event.cached_tokens or self._cached_tokens
+        self._guessed_tokens += event.guessed_tokens
+        self._accepted_tokens += event.accepted_tokens
         self._weights = event.weights or self._weights
         text, stopped = self._take_tokens(event)
         finish, stop_reason = event.finish_reason, event.stop_token_id
@@ -84,6 +88,8 @@ class Choice:
                 prompt_tokens=self._prepared.prompt_tokens,
                 cached_tokens=self._cached_tokens,
                 completion_tokens=self._completion_tokens,
+                guessed_tokens=self._guessed_tokens,
+                accepted_tokens=self._accepted_tokens,
             ),
             text=text,
             token_ids=tuple(held.token_id for held in tokens),

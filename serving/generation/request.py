@@ -127,6 +127,8 @@ class Usage:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    guessed_tokens: int = 0  # by speculation
+    accepted_tokens: int = 0  # of those, how many were right and are among the completion's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,8 @@ _COUNTERS = {
     "vllm:num_preemptions": ("preemptions", "Streams whose pages were taken away to be computed again."),
     "vllm:prompt_tokens": ("prompt_tokens", "Prompt tokens computed."),
     "vllm:generation_tokens": ("generation_tokens", "Tokens generated."),
+    "vllm:spec_decode_num_draft_tokens": ("guessed_tokens", "Tokens that speculation guessed at."),
+    "vllm:spec_decode_num_accepted_tokens": ("accepted_tokens", "Guesses that were right."),
     "weft_deadline_drops": ("deadline_drops", "Streams ended by their deadline before anything was computed."),
     "weft_deadline_stops": ("deadline_stops", "Streams ended by their deadline later."),
     "weft_engine_steps": ("steps", "Steps of the engine."),
@@ -131,6 +133,9 @@ class EngineCollector(Collector):
             "class",
             [(name, self._now[f"waiting_{name}"]) for name in ("interactive", "standard", "batch")],
         )
+        if self._now["speculation"]:
+            kind = [(self._now["speculation"], 1.0)]
+            yield self._by_label("weft_speculation", "What guesses at tokens; always 1.", "kind", kind)
         yield self._by_label(
             "weft_tenant_service",
             "Weighted tokens over weight since the engine started, of the tenants served most.",

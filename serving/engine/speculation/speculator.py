@@ -18,7 +18,7 @@ from serving.engine.sequence import Sequence
 from serving.engine.speculation.guessing import Guessing, Lookup
 from serving.engine.speculation.pace import Pace
 from serving.engine.speculation.prompt_lookup import PromptLookup
-from serving.settings.speculation import SpeculationConfig
+from serving.settings.speculation import SpeculationConfig, SpeculationKind
 
 NOT_MADE = -1  # stands for a guess that the device will make
 
@@ -38,6 +38,7 @@ class Speculator:
         lookup: Callable[[Sequence], Lookup] | None,
         adapts: bool = True,
     ) -> None:
+        self.kind: SpeculationKind = "draft" if lookup is None else "ngram"
         self.guessed = 0
         self.accepted = 0
         self._most = most

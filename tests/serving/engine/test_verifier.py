@@ -1,5 +1,6 @@
 """A request gives the same tokens with guesses as without, however many of them are right."""
 
+import asyncio
 import dataclasses
 import random
 from collections.abc import Callable, Sequence
@@ -18,8 +19,9 @@ from serving.engine.block_pool import BlockPool
 from serving.engine.drafter import Drafter
 from serving.engine.engine import EngineLoop
 from serving.engine.executor import Executor
+from serving.engine.grammars import Grammars
 from serving.engine.limits import ExecutorLimits
-from serving.engine.request import FinishReason, GenerateRequest, SamplingParams, TokenEvent
+from serving.engine.request import FinishReason, GenerateRequest, GrammarKind, GrammarSpec, SamplingParams, TokenEvent
 from serving.engine.scheduler import Scheduler
 from serving.engine.sequence import Sequence as LiveSequence
 from serving.engine.speculation.guessing import Lookup
@@ -27,6 +29,7 @@ from serving.engine.speculation.speculator import Speculator
 from serving.engine.verifier import agreed
 from sharding.mesh import one_device
 from tests.fakes.tiny_model import MAX_MODEL_LEN, PAGE_SIZE, VOCAB_SIZE, tiny_llama
+from tests.fakes.tiny_vocabulary import END, THOUGHT, tiny_vocabulary
 
 DEPTH = 3
 MAX_NUM_SEQS = 8
@@ -100,9 +103,14 @@ class Run:
         )
         self.loop = EngineLoop(self.scheduler, executor(), now=lambda: 0.0)
 
-    def events(self, requests: Sequence[GenerateRequest]) -> dict[str, list[TokenEvent]]:
+    def events(
+        self, requests: Sequence[GenerateRequest], grammars: Grammars | None = None
+    ) -> dict[str, list[TokenEvent]]:
         for one in requests:
-            self.scheduler.add(one, 0.0)
+            constraint = None
+            if one.grammar is not None and grammars is not None:
+                constraint = asyncio.run(grammars.constraint(one.grammar))
+            self.scheduler.add(one, 0.0, constraint)
         made: dict[str, list[TokenEvent]] = {one.request_id: [] for one in requests}
         while not self.loop.idle:
             for event in self.loop.step():
@@ -173,6 +181,43 @@ def test_any_mix_gives_the_tokens_and_scores_that_it_gives_without_guesses(wrong
     events = [event for stream in made.values() for event in stream]
     assert sum(event.guessed_tokens for event in events) == run.speculator.guessed
     assert sum(event.accepted_tokens for event in events) <= run.speculator.accepted
+
+
+@pytest.mark.parametrize("guesser", ["right", "mixed", "drafted"])
+def test_grammars_bind_guesses_too(guesser: str) -> None:
+    texts: dict[str, list[int]] = {}
+    spec = GrammarSpec(kind=GrammarKind.REGEX, text=r"(yes|no), [a-z]{3,6} [0-9]{2,4}")
+    after = dataclasses.replace(spec, starts_after=(THOUGHT,))
+    requests = [
+        GenerateRequest(
+            request_id=f"stream-{number}",
+            prompt_token_ids=tuple(range(number + 1, number + 20)),
+            sampling=SamplingParams(
+                temperature=number % 2 * 1.0,
+                seed=number,
+                max_tokens=60,
+                eos_token_ids=(END,),
+                logprobs=1,
+                logit_bias=((THOUGHT, 4.0),),
+                frequency_penalty=0.2 * (number % 3),
+            ),
+            grammar=(spec, after, None)[number % 3],
+        )
+        for number in range(6)
+    ]
+    grammars = Grammars(tiny_vocabulary, VOCAB_SIZE)
+    try:
+        said = Run(None).events(requests, grammars)
+        texts |= {one.request_id: [*one.prompt_token_ids, *tokens_of(said[one.request_id])] for one in requests}
+        run = Run("draft" if guesser == "drafted" else oracle(texts, 0.0 if guesser == "right" else 0.4))
+        made = run.events(requests, grammars)
+    finally:
+        grammars.close()
+    assert run.speculator is not None
+    assert run.speculator.accepted > 0
+    for one in requests:
+        assert tokens_of(made[one.request_id]) == tokens_of(said[one.request_id]), one
+        assert made[one.request_id][-1].finish_reason == said[one.request_id][-1].finish_reason
 
 
 def test_right_guesses_save_steps() -> None:

@@ -1,0 +1,178 @@
+"""What speculation gains on this machine: `python -m scripts.bench_speculation [--users N ...] [--kinds K ...]
+[--requests N] [--runs N] [--json FILE]`.
+
+The demo model, and its draft, answer the last turn of dialogues like those that they were trained on, drawn anew. So
+many users each send their next request when the last one has ended. Each kind of speculation runs between two runs
+without any, and its speed is to their mean, so that a machine that slows down does not count against it.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from scripts.demo.dataset import encoded
+from scripts.demo.dialogues.mixture import conversation, training_episode
+from scripts.demo.draw import Draw
+from scripts.demo.tokenizer import load as load_pieces
+from serving.commands.argument_types import count
+from serving.config import Deployment, load_deployment
+from serving.engine.block_pool import BlockPool
+from serving.engine.device import load_executor
+from serving.engine.engine import EngineLoop
+from serving.engine.request import GenerateRequest, SamplingParams
+from serving.engine.scheduler import Scheduler
+from serving.engine.speculation.speculator import speculator_for
+from serving.settings.speculation import SpeculationConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+DEMO = ROOT / "configs" / "deployments" / "demo.toml"
+DRAFT = ROOT / "configs" / "checkpoints" / "demo-draft"
+SETTINGS = {
+    "off": SpeculationConfig(),
+    "ngram": SpeculationConfig(kind="ngram", depth=4),
+    "draft": SpeculationConfig(kind="draft", checkpoint=DRAFT, depth=4),
+}
+SEED = 990_002  # of dialogues; training takes others
+LONGEST = 480  # tokens of a prompt
+
+
+@dataclass(frozen=True)
+class Row:
+    kind: str
+    users: int
+    guessed: float  # tokens, of those delivered
+    accepted: float  # of the guesses
+    tokens_per_second: float
+    speed_up: float  # over none, median of the runs
+    least: float  # of the runs
+    differing: int  # of the streams: two best logits that lie within rounding of each other
+
+
+class Engine:
+    """One executor, and a new scheduler for each run."""
+
+    def __init__(self, kind: str, users: int) -> None:
+        demo = load_deployment(DEMO)
+        engine = dataclasses.replace(
+            demo.engine, max_num_seqs=users, max_model_len=1024, max_num_batched_tokens=256, token_buckets=()
+        )
+        self._demo: Deployment = dataclasses.replace(demo, engine=engine, speculation=SETTINGS[kind])
+        self._executor: Any = load_executor(self._demo, 1024)
+        self.users = users
+
+    def run(self, prompts: list[tuple[int, ...]]) -> tuple[float, list[list[int]], int, int]:
+        """(seconds, tokens of each prompt's answer, guesses, of those accepted)."""
+        limits = self._executor.limits
+        speculator = speculator_for(self._demo.speculation, limits)
+        scheduler = Scheduler(
+            max_model_len=limits.max_model_len,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.token_buckets[-1],
+            max_waiting=1024,
+            pool=BlockPool(limits.num_pages, limits.page_size),
+            vocab_size=self._executor.vocab_size,
+            token_buckets=limits.token_buckets,
+            decode_rounds=limits.decode_rounds,
+            speculator=speculator,
+        )
+        loop = EngineLoop(scheduler, self._executor)
+        answers: list[list[int]] = [[] for _ in prompts]
+        coming = iter(range(len(prompts)))
+
+        def send() -> None:
+            number = next(coming, None)
+            if number is not None:
+                sampling = SamplingParams(temperature=0.0, max_tokens=128, eos_token_ids=(7, 2))
+                scheduler.add(
+                    GenerateRequest(request_id=str(number), prompt_token_ids=prompts[number], sampling=sampling),
+                    loop.now(),
+                )
+
+        begin = time.perf_counter()
+        for _ in range(self.users):
+            send()
+        while not loop.idle:
+            for event in loop.step():
+                answers[int(event.request_id)] += event.token_ids
+                if event.finish_reason is not None:
+                    send()
+        seconds = time.perf_counter() - begin
+        return seconds, answers, *((0, 0) if speculator is None else (speculator.guessed, speculator.accepted))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--users", type=count, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--kinds", choices=("ngram", "draft"), nargs="+", default=["ngram", "draft"])
+    parser.add_argument("--requests", type=count, default=48)
+    parser.add_argument("--runs", type=count, default=3)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    rows = [row for users in args.users for row in measure(users, args.kinds, args.requests, args.runs)]
+    table = Table("kind", "users", "guessed", "accepted", "tokens/s", "speed-up", "least", "differing streams")
+    for row in rows:
+        table.add_row(
+            row.kind,
+            str(row.users),
+            f"{row.guessed:.2f} a token",
+            f"{row.accepted:.2f}",
+            f"{row.tokens_per_second:.0f}",
+            f"{row.speed_up:.2f}",
+            f"{row.least:.2f}",
+            str(row.differing),
+        )
+    Console().print(table)
+    if args.json:
+        args.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+
+
+def measure(users: int, kinds: list[str], requests: int, runs: int) -> list[Row]:
+    texts = prompts_of(max(requests, 2 * users))
+    off = Engine("off", users)
+    off.run(texts)
+    rows = []
+    for kind in kinds:
+        engine = Engine(kind, users)
+        engine.run(texts)
+        ratios, speeds, found = [], [], (0.0, [], 0, 0)
+        before, expected, _, _ = off.run(texts)
+        for _ in range(runs):
+            found = engine.run(texts)
+            after = off.run(texts)[0]
+            ratios.append((before + after) / 2 / found[0])
+            speeds.append(sum(map(len, found[1])) / found[0])
+            before = after
+        _, answers, guessed, accepted = found
+        tokens = sum(map(len, answers))
+        differing = sum(a != b for a, b in zip(answers, expected, strict=True))
+        share = accepted / guessed if guessed else 0.0
+        speed = statistics.median(speeds)
+        rows.append(Row(kind, users, guessed / tokens, share, speed, statistics.median(ratios), min(ratios), differing))
+        print(rows[-1], file=sys.stderr, flush=True)
+    return rows
+
+
+def prompts_of(number: int) -> list[tuple[int, ...]]:
+    """Dialogues up to their last answer."""
+    pieces, draw = load_pieces(load_deployment(DEMO).model.checkpoint / "tokenizer.model"), Draw(SEED)
+    found: list[tuple[int, ...]] = []
+    while len(found) < number:
+        ids, learned = encoded(pieces, conversation(training_episode(draw, 0.2)))
+        last = len(learned) - 1 - learned[::-1].index(True)
+        begin = last + 1 - next((n for n, told in enumerate(reversed(learned[: last + 1])) if not told), last + 1)
+        if 0 < begin <= LONGEST:
+            found.append(tuple(ids[:begin]))
+    return found
+
+
+if __name__ == "__main__":
+    main()
