@@ -70,7 +70,6 @@ class SchedulerStats:
     steps: int  # counter, plans issued
     prompt_tokens: int  # counter, planned; a prompt computed again after preemption counts again
     generation_tokens: int  # counter, delivered
-    fed_tokens: int  # counter, of those, forced by a grammar and not drawn
     guessed_tokens: int  # counter, by speculation
     accepted_tokens: int  # counter, those that were right
     tenant_service: tuple[tuple[str, float], ...]  # of those served most, see `policies/fairness.py`
@@ -192,7 +191,6 @@ class Scheduler:
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
-            fed_tokens=self._fed_tokens,
             guessed_tokens=0 if self._speculator is None else self._speculator.guessed,
             accepted_tokens=0 if self._speculator is None else self._speculator.accepted,
             tenant_service=self._tenant_service,
