@@ -7,14 +7,13 @@ from typing import Literal
 
 from serving.errors import ConfigError
 
-IndexKind = Literal["sqlite", "pgvector"]
+IndexKind = Literal["sqlite", "pgvector", "qdrant"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalConfig:
     folder: Path  # for what is known of stores, and the index of sqlite
-    index: IndexKind = "sqlite"
-    postgres: str | None = None  # of pgvector: postgresql://...; its password may be in WEFT_POSTGRES_PASSWORD
+    index: IndexKind = "sqlite"  # the others are refused: they are not built
     cache_bytes: int = 1 << 30  # of vectors that the API process holds in memory, of sqlite
     max_tenant_stores: int = 100
     max_store_files: int = 10_000
@@ -31,12 +30,11 @@ def check_retrieval(config: RetrievalConfig, where: str, *, has_files: bool, has
     for there, key in ((has_files, "files.folder"), (has_encoder, "embeddings")):
         if not there:
             raise ConfigError(f"{where}: [retrieval] needs {key} too: it embeds what /v1/files keeps", param=key)
-    if (config.index == "pgvector") != (config.postgres is not None):
+    if config.index != "sqlite":
         raise ConfigError(
-            f'{where}: retrieval.postgres is for retrieval.index = "pgvector", which needs it', param="postgres"
+            f'{where}: retrieval.index = "{config.index}" is not supported: stores are kept in files of SQLite',
+            param="index",
         )
-    if config.postgres is not None and not config.postgres.startswith(("postgresql://", "postgres://")):
-        raise ConfigError(f"{where}: retrieval.postgres must begin with postgresql://", param="postgres")
     for name, (is_right, right) in _BOUNDS.items():
         value = getattr(config, name)
         if not is_right(value):

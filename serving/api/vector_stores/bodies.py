@@ -5,9 +5,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from serving.api.typed_body import Body, Refusal
-from serving.errors import RequestError, UnsupportedError
-from serving.orchestrator.retrieval.filters import Value, parse_filter
-from serving.orchestrator.retrieval.search import Query
+from serving.errors import RequestError
+from serving.orchestrator.retrieval.filters import Value
+from serving.orchestrator.retrieval.query import DEFAULT_RESULTS, Query, parse_query
 from serving.orchestrator.retrieval.vector_store import MOST_TOKENS, OVERLAP
 
 MAX_FILES = 2000  # of one batch; OpenAI's
@@ -110,25 +110,13 @@ class FileBatchBody(Body, kw_only=True):
         return list({each.file_id: each for each in self.files}.values())
 
 
-class HybridWeights(msgspec.Struct, forbid_unknown_fields=True):
-    embedding_weight: Annotated[float, Meta(ge=0, le=1000)]
-    text_weight: Annotated[float, Meta(ge=0, le=1000)]
-
-
-class RankingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
-    score_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
-    hybrid_search: HybridWeights | None = None
-
-
 class SearchBody(Body, kw_only=True):
-    words: ClassVar = {"ranking_options.ranker": ("none", "auto", "default-2024-11-15")}
     refused: ClassVar = {"rewrite_query": Refusal("queries are searched for as they are", neutral=(False,))}
 
     query: str | Annotated[list[str], Meta(min_length=1, max_length=MAX_QUERIES)]
     filters: dict[str, Any] | None = None
     max_num_results: Annotated[int, Meta(ge=1, le=50)] | None = None
-    ranking_options: RankingBody | None = None
+    ranking_options: dict[str, Any] | None = None
 
     @property
     def texts(self) -> list[str]:
@@ -140,30 +128,12 @@ class SearchBody(Body, kw_only=True):
             if not text.strip():
                 name = "query" if isinstance(self.query, str) else f"query[{at}]"
                 raise RequestError(f"{name} is empty", param=name, code="invalid_value")
-        return asked(self.texts, self.filters, self.max_num_results, self.ranking_options)
-
-
-def asked(texts: list[str], filters: dict[str, Any] | None, most: int | None, ranking: RankingBody | None) -> Query:
-    """Raises RequestError."""
-    ranking = ranking or RankingBody()
-    weights = ranking.hybrid_search or HybridWeights(1.0, 0.0 if ranking.ranker == "none" else 1.0)
-    if not weights.embedding_weight and not weights.text_weight:
-        raise RequestError(
-            "ranking_options.hybrid_search must have a weight above 0", param="ranking_options.hybrid_search"
+        return parse_query(
+            self.texts,
+            filters=self.filters,
+            limit=self.max_num_results or DEFAULT_RESULTS,
+            ranking=self.ranking_options,
         )
-    if ranking.ranker == "none" and ranking.hybrid_search is not None:
-        raise UnsupportedError(
-            'ranking_options.ranker "none" is the order by vectors alone: leave hybrid_search out',
-            param="ranking_options.hybrid_search",
-        )
-    return Query(
-        texts=texts,
-        filter=None if filters is None else parse_filter(filters),
-        limit=most or 10,
-        vector_weight=weights.embedding_weight,
-        text_weight=weights.text_weight,
-        least_score=ranking.score_threshold or 0.0,
-    )
 
 
 def sizes_of(strategy: Strategy | None) -> tuple[int, int]:

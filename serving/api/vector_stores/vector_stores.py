@@ -1,5 +1,6 @@
 """Vector stores of one deployment, put together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,13 +18,17 @@ from serving.gateway.principal import Principal
 from serving.generation.text_embedder import TextEmbedder
 from serving.orchestrator.retrieval.catalog import Catalog, CatalogLimits
 from serving.orchestrator.retrieval.encoding import Encoding
+from serving.orchestrator.retrieval.file_search import FileSearch
 from serving.orchestrator.retrieval.index import Index
 from serving.orchestrator.retrieval.index_sqlite import SqliteIndex
 from serving.orchestrator.retrieval.ingest import FileIngest
 from serving.orchestrator.retrieval.ingest_runner import IngestRunner
 from serving.orchestrator.retrieval.parse_process import ParseLimits
-from serving.orchestrator.retrieval.search import Search
+from serving.orchestrator.retrieval.query import Query
+from serving.orchestrator.retrieval.search import Found, Search
 from serving.settings.retrieval import RetrievalConfig
+
+TOOL_KEY = "file_search"  # in the ledger, where a model searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,15 @@ class VectorStores:
     search: Search
     catalog: Catalog
     index: Index
+
+    @property
+    def tool(self) -> FileSearch:
+        return FileSearch(self._find)
+
+    async def _find(self, tenant: str, store_ids: Sequence[str], query: Query) -> list[Found]:
+        """The turn was admitted with its own limits; the few tokens of a query are counted, and not limited again."""
+        principal = Principal(key_id=TOOL_KEY, tenant=tenant, tier=TOOL_KEY)
+        return await self.search.find(tenant, store_ids, query, msgspec.msgpack.encode(principal))
 
     def close(self) -> None:
         self.catalog.close()

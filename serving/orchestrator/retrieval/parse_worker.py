@@ -163,7 +163,7 @@ class _Lines:
         if not words:
             self._space = self._space or bool(text)
             return
-        if text[0].isspace() or self._space:
+        if (text[0].isspace() or self._space) and not self._ends and self._parts:
             words = " " + words
         self._space = False
         self._put(words)
@@ -175,12 +175,10 @@ class _Lines:
     def _put(self, text: str) -> None:
         if not text:
             return
-        if self._ends:
-            text = text.lstrip(" ")
-            if self._parts:
-                text = "\n" * self._ends + text
-            self._ends = 0
-        self._parts.append(text if self._parts else text.lstrip())
+        if self._parts:
+            text = "\n" * self._ends + text
+        self._ends = 0
+        self._parts.append(text)
 
 
 def read_pdf(path: Path, limits: Limits) -> Read:

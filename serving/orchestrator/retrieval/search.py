@@ -9,23 +9,13 @@ import numpy as np
 from serving.errors import RequestError
 from serving.orchestrator.retrieval.catalog import Catalog
 from serving.orchestrator.retrieval.encoding import Encoding
-from serving.orchestrator.retrieval.filters import Filter
 from serving.orchestrator.retrieval.fusion import fused
 from serving.orchestrator.retrieval.index import Held, Index
 from serving.orchestrator.retrieval.passages import Span
+from serving.orchestrator.retrieval.query import Query
 from serving.orchestrator.retrieval.vector_store import StoreFile
 
 CANDIDATES = 100  # of each ranking that goes into the fused one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    texts: Sequence[str]  # one or several; each makes rankings of its own
-    filter: Filter | None = None
-    limit: int = 10
-    vector_weight: float = 1.0  # of the ranking by vectors among the two
-    text_weight: float = 1.0
-    least_score: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
