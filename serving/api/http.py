@@ -111,6 +111,8 @@ def build_app(
     shows_numbers = not gateway.access.admin.only_metrics_here
     batches = open_batches(service, files, max_body_bytes)
     stores = open_vector_stores(service, retrieval, None if batches is None else batches.files)
+    if stores is not None:
+        service.toolbox.registry.add(stores.tool, seconds=60)
     kept = conversations or Conversations(SqliteConversationStore(None))
     responses = Responses(service, kept, max_body_bytes)
     app = Starlette(
