@@ -82,6 +82,8 @@ class CallItem:
                 return
             case "file_search_call":
                 self.item["queries"] = _queries(asked)
+            case "web_search_call" if "url" in asked:
+                self.item["action"] = {"type": "open_page", "url": str(asked["url"])}
             case "web_search_call":
                 queries = _queries(asked)
                 self.item["action"] = {"type": "search", "query": " ".join(queries), "queries": queries}
@@ -132,5 +134,5 @@ def _object(arguments: str) -> dict[str, Any]:
 
 
 def _queries(asked: dict[str, Any]) -> list[str]:
-    given = asked.get("queries", asked.get("query", []))
-    return [str(query) for query in given] if isinstance(given, list) else [str(given)]
+    given = [asked.get("query"), *(asked.get("queries") or ())]
+    return [str(query) for query in given if query]

@@ -61,7 +61,7 @@ class _Answer:
         self._is_empty = False
         self._number = item.get("_answer")
         if item["type"] == "message":
-            self._texts.append(_joined(item["content"]))
+            self._texts.append(item.get("_text") or _joined(item["content"]))
             return
         call, result = _call(item)
         self._calls.append(call)

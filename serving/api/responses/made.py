@@ -17,7 +17,7 @@ from serving.api.responses.asked import their_param, turn_request
 from serving.api.responses.body import ResponsesBody
 from serving.api.responses.items import stored_items
 from serving.api.responses.outline import outline_of, whole
-from serving.api.responses.output import Output, Told, Write
+from serving.api.responses.output import Output, Told, Write, sources_of
 from serving.api.responses.record import Record, StoredRecord, Unrecorded
 from serving.api.responses.tools import turn_tools
 from serving.api.service import Service
@@ -92,6 +92,7 @@ class MadeResponse:
         if queued:
             self._outline.status = "queued"
         history = await self._record.begin(self._outline.facts, self._inputs)
+        self._output.sources += sources_of([*history, *self._inputs])
         try:
             self._request = turn_request(
                 self._body, self._caller, [*history, *self._inputs], self._tools, self._turns.service.toolbox.registry

@@ -4,13 +4,14 @@ An item that is written down comes before the event that tells of it, and before
 seen whole is kept, and so is a call before its tool runs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from serving.api.responses.call_items import FUNCTION, CallItem, interrupted
 from serving.api.responses.items import output_text, shown
 from serving.api.responses.outline import visible
+from serving.orchestrator.retrieval.citations import CitedText, Source
 from serving.orchestrator.turn_events import (
     CallArguments,
     CallBegun,
@@ -43,6 +44,7 @@ class Output:
         include: tuple[str, ...] = (),
     ) -> None:
         """`labels` of tools that run here, `clients`: the names of those that do not. `new_id` makes an item's id."""
+        self.sources: list[Source] = []  # what answers may cite: of all searches of the conversation so far
         self.items: list[Item] = []
         self._response_id = response_id
         self._labels = labels
@@ -50,7 +52,7 @@ class Output:
         self._new_id = new_id
         self._include = include
         self._answers = 0
-        self._text: list[str] | None = None  # of the message that is open, the last item
+        self._text: _Text | None = None  # of the message that is open, the last item
         self._calls: dict[str, CallItem] = {}  # by call id
 
     def see(self, event: TurnEvent) -> Iterator[Write | Told]:
@@ -75,6 +77,7 @@ class Output:
             case ResultReady(call_id, result):
                 made = self._calls[call_id]
                 told = list(made.result(result))
+                self.sources += sources_of([made.item])
                 yield self._write(made.position)
                 yield from told
                 if made.item["type"] != "function_call":
@@ -92,25 +95,31 @@ class Output:
 
     def _add_text(self, text: str) -> Iterator[Told]:
         if self._text is None:
-            self._text = []
+            self._text = _Text(self.sources)
             item = {"id": self._new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant"}
             position = self._add({**item, "content": []})
             yield self._item_event("added", position)
             yield {**self._part_event("content_part.added"), "part": output_text("")}
-        self._text.append(text)
-        yield {**self._part_event("output_text.delta"), "delta": text, "logprobs": []}
+        yield from self._tell(self._text, self._text.feed(text))
 
     def _close_text(self, status: str) -> Iterator[Write | Told]:
-        if self._text is None:
+        text, self._text = self._text, None
+        if text is None:
             return
-        part = output_text("".join(self._text))
-        self._text = None
+        yield from self._tell(text, text.finish())
         position = len(self.items) - 1
-        self.items[position] |= {"status": status, "content": [part]}
+        self.items[position] |= {"status": status, "content": [text.part], **text.hidden}
         yield self._write(position)
-        yield {**self._part_event("output_text.done"), "text": part["text"], "logprobs": []}
-        yield {**self._part_event("content_part.done"), "part": part}
+        yield {**self._part_event("output_text.done"), "text": text.part["text"], "logprobs": []}
+        yield {**self._part_event("content_part.done"), "part": text.part}
         yield self._item_event("done", position)
+
+    def _tell(self, text: "_Text", delta: str) -> Iterator[Told]:
+        if delta:
+            yield {**self._part_event("output_text.delta"), "delta": delta, "logprobs": []}
+        for number, annotation in text.new_annotations():
+            told = {"annotation_index": number, "annotation": annotation}
+            yield {**self._part_event("output_text.annotation.added"), **told}
 
     def _begin_call(self, call_id: str, name: str) -> Iterator[Told]:
         label = FUNCTION if name in self._clients else self._labels.get(name, "weft")
@@ -145,3 +154,48 @@ class Output:
         position = len(self.items) - 1
         place = {"item_id": self.items[position]["id"], "output_index": position, "content_index": 0}
         return {"type": f"response.{what}", **place}
+
+
+class _Text:
+    """A message as it is told: what the model cites stands beside it."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._cited = CitedText(sources) if sources else None
+        self._written: list[str] = []
+        self._told: list[str] = []
+        self._announced = 0  # annotations
+
+    @property
+    def part(self) -> dict[str, Any]:
+        annotations = [] if self._cited is None else self._cited.annotations
+        return {**output_text("".join(self._told)), "annotations": annotations}
+
+    @property
+    def hidden(self) -> dict[str, str]:
+        """The text as the model wrote it, where that is another: the model reads it so again."""
+        written = "".join(self._written)
+        return {} if written == "".join(self._told) else {"_text": written}
+
+    def feed(self, text: str) -> str:
+        self._written.append(text)
+        return self._add(text if self._cited is None else self._cited.feed(text))
+
+    def finish(self) -> str:
+        return "" if self._cited is None else self._add(self._cited.finish())
+
+    def new_annotations(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        found = [] if self._cited is None else self._cited.annotations
+        while self._announced < len(found):
+            yield self._announced, found[self._announced]
+            self._announced += 1
+
+    def _add(self, told: str) -> str:
+        self._told.append(told)
+        return told
+
+
+def sources_of(items: Iterable[Item]) -> Iterator[Source]:
+    """What searches have found, as far as it is told by items."""
+    for item in items:
+        if item["type"] == "file_search_call":
+            yield from (result for result in item.get("results") or () if "marker" in result)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from serving.errors import RequestError, UnsupportedError
+from serving.orchestrator.retrieval.file_search import FileSearchSettings
 from serving.orchestrator.tools.registry import ToolRegistry
 from serving.orchestrator.tools.toolbox import Toolbox
 
@@ -141,6 +142,8 @@ def turn_tools(tools: Sequence[AnyTool], toolbox: Toolbox) -> TurnTools:
                 f"tools[{number}]: there is no {group[:100]!r} on this server; it has: {offered}",
                 param=f"tools[{number}]",
             )
+        if isinstance(tool, FileSearchTool):
+            _check_file_search(tool, number)
         if not names:
             unavailable.append(label)
         allowed = tool.allowed_tools if isinstance(tool, McpTool) else None
@@ -163,6 +166,14 @@ def chosen_tool(choice: NamedTool, registry: ToolRegistry) -> str:
             code="invalid_value",
         )
     return names[0]
+
+
+def _check_file_search(tool: FileSearchTool, number: int) -> None:
+    try:
+        FileSearchSettings.of(_settings(tool))
+    except RequestError as error:
+        param = f"tools[{number}].{error.param or 'type'}"
+        raise type(error)(f"tools[{number}]: {error.message}", param=param, code=error.code) from None
 
 
 def _group(tool: AnyTool) -> tuple[str, str]:

@@ -1,10 +1,12 @@
 """Responses over a scripted engine: what is told, what is kept, and what is refused."""
 
 import json
+from typing import Any
 
 import pytest
 
 from serving.engine.request import FinishReason
+from serving.orchestrator.tools.registry import ToolResult, ToolScope
 from tests.fakes.engine import Script
 from tests.serving.api.conftest import WINDOW, ApiMaker, Body
 from tests.serving.api.responses.asking import ask, create, prompt, refused, stream, texts
@@ -227,3 +229,54 @@ async def test_a_response_that_is_not_there_is_a_404(make_api: ApiMaker, path: s
     method = "POST" if path == "/cancel" else "GET"
     error = await ask(api, method, f"/v1/responses/resp_{'0' * 48}{path}", 404)
     assert error["error"]["code"] == "response_not_found"
+
+
+class Library:
+    """A file search that always finds one passage."""
+
+    name = "file_search"
+    description = "Searches."
+    idempotent = True
+
+    def __init__(self) -> None:
+        self.parameters: dict[str, Any] = {"type": "object"}
+        self.settings: Any = None
+
+    async def run(self, arguments: dict[str, Any], scope: ToolScope) -> ToolResult:
+        self.settings = scope.settings
+        found = {"marker": "12345", "file_id": "file-1", "filename": "a.txt", "score": 1.0, "text": "It rains."}
+        return ToolResult(text="<document>It rains.</document>", facts={"results": [found]})
+
+
+async def test_what_a_search_found_is_cited_beside_the_text(make_api: ApiMaker) -> None:
+    search = '<tool_call>{"name": "file_search", "arguments": {"query": "weather"}}</tool_call>'
+    api = make_api(
+        make_api.says(search), make_api.says("It rains [12345]. So [99999].", chunk=3), make_api.says("Yes.")
+    )
+    library = Library()
+    api.service.toolbox.registry.add(library)
+    tools = [{"type": "file_search", "vector_store_ids": ["vs_1"]}]
+    events = await stream(api, "weather?", tools=tools)
+    made = events[-1]["response"]
+    call, message = made["output"]
+    assert library.settings == {"vector_store_ids": ["vs_1"]}
+    assert (call["type"], call["queries"], call["results"]) == ("file_search_call", ["weather"], None)
+    part = message["content"][0]
+    assert part["text"] == "It rains. So [99999]."
+    citation = {"type": "file_citation", "index": 8, "file_id": "file-1", "filename": "a.txt"}
+    assert part["annotations"] == [citation]
+    assert "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta") == part["text"]
+    added = [event for event in events if event["type"] == "response.output_text.annotation.added"]
+    assert [(event["annotation_index"], event["annotation"]) for event in added] == [(0, citation)]
+    path = f"/v1/responses/{made['id']}?include=file_search_call.results"
+    assert (await ask(api, "GET", path))["output"][0]["results"][0]["text"] == "It rains."
+    await create(api, "sure?", tools=tools, previous_response_id=made["id"])
+    assert "It rains [12345]. So" in prompt(api)  # as the model wrote it: the pages are shared
+
+
+async def test_settings_of_a_search_are_checked_before_the_turn(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("ok"))
+    api.service.toolbox.registry.add(Library())
+    tool = {"type": "file_search", "vector_store_ids": ["vs_1"], "filters": {"type": "no"}}
+    error = await refused(api, 400, tools=[tool])
+    assert error["param"].startswith("tools[0].filters")
