@@ -2,6 +2,7 @@
 server."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from serving.api.openapi.document import build_document, walked
 from serving.api.openapi.operations import OPERATIONS
 from serving.api.openapi.schemas import body_schemas
 from serving.config import FilesConfig
+from serving.orchestrator.memory.memories import Memories
+from serving.settings.memory import MemoryConfig
 from serving.settings.moderation import JudgeConfig, ModerationConfig
 from serving.settings.retrieval import RetrievalConfig
 from tests.fakes.embedder import tiny_text_embedder
@@ -36,14 +39,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def api(make_api: ApiMaker, folder: Path) -> Api:
-    return make_api(
+def api(make_api: ApiMaker, folder: Path) -> Iterator[Api]:
+    memories = Memories(MemoryConfig(path=folder / "memory.sqlite"))
+    yield make_api(
         make_api.says("fine"),
         files=FilesConfig(folder=folder),
         moderation=RULES,
         encoder=tiny_text_embedder(folder),
         retrieval=RetrievalConfig(folder=folder / "index"),
+        memories=memories,
     )
+    memories.close()
 
 
 def _validator(document: dict[str, Any], schema: dict[str, Any]) -> jsonschema.Draft202012Validator:
