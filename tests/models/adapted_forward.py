@@ -1,5 +1,6 @@
 """A family's whole forward on one sequence, each of whose tokens has an adapter of its own or none."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,10 +25,10 @@ def stacks_with(layout: AdapterLayout, adapters: dict[int, list[np.ndarray]]) ->
     return stacks
 
 
-def adapted_logits(
-    model: Any, layout: AdapterLayout, stacks: tuple[Array, ...], token_ids: np.ndarray, slots: np.ndarray
-) -> np.ndarray:
-    """token_ids [T], slots [T] (-1: none) -> [T, V]."""
+def adapted_program(
+    model: Any, layout: AdapterLayout, stacks: tuple[Array, ...]
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """(token_ids [T], slots [T] (-1: none)) -> [T, V]."""
     graph, state = nnx.split(model)
 
     @jax.jit
@@ -37,4 +38,7 @@ def adapted_logits(
         hidden, _ = merged(token_ids, jnp.arange(len(token_ids)), None, dense_attend(1, len(token_ids)))
         return merged.logits(hidden)
 
-    return np.asarray(run(state, stacks, jnp.asarray(token_ids, jnp.int32), jnp.asarray(slots, jnp.int32)))
+    def logits(token_ids: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        return np.asarray(run(state, stacks, jnp.asarray(token_ids, jnp.int32), jnp.asarray(slots, jnp.int32)))
+
+    return logits
