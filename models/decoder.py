@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -87,6 +88,24 @@ class Block(Protocol):
     ) -> tuple[Array, Cache]: ...
 
 
+class HiddenStates(Protocol):
+    """How what each token has, [..., T, N], lies on the devices: between layers, and where all of it is wanted."""
+
+    def split(self, x: Array) -> Array: ...
+
+    def whole(self, x: Array) -> Array: ...
+
+
+class WholeHiddenStates:
+    """On every device all of them; on a mesh some steps do otherwise (see sequence_parallel.py)."""
+
+    def split(self, x: Array) -> Array:
+        return x
+
+    def whole(self, x: Array) -> Array:
+        return x
+
+
 DENSE, LAYERS = "dense_layers", "layers"  # the stacks, as attributes of a Decoder
 
 
@@ -134,20 +153,24 @@ class Decoder(nnx.Module):
         self.head = None if sizes.tied else Head(init, sizes.d, sizes.vocab_size)
         self.rope = rope
         self.logit_cap = logit_cap
+        self.on_mesh: HiddenStates = WholeHiddenStates()
         self.begins = self.ends = True  # a stage of a pipeline may lack the token vectors, or the last norm
 
     def __call__(self, token_ids: Array, positions: Array, cache: Cache, attend: Attend) -> tuple[Array, Cache]:
         """token_ids [T], or hidden [T, D] of the stage before, and positions [T] -> (hidden [T, D], cache)."""
-        rotations = self.rope.at(positions)
+        # Left to XLA, each device would turn its own tokens and ask the others for theirs in every layer.
+        rotations = jax.tree.map(self.on_mesh.whole, self.rope.at(positions))
 
         def body(block: Block, carry: tuple[Array, Cache], layer: Array | int) -> tuple[Array, Cache]:
-            return block(*carry, layer, rotations, attend)
+            x, cache = block(*carry, layer, rotations, attend)
+            return self.on_mesh.split(x), cache
 
-        carry = (self.embedding(token_ids) if self.begins else token_ids, cache)
+        x = self.embedding(token_ids) if self.begins else token_ids
+        carry = (self.on_mesh.split(x), cache)
         for run in self.runs:
             carry = walk_layers(getattr(self, run.stack), carry, body, part=run.part, first=run.first)
         x, cache = carry
-        return (self.norm(x) if self.ends else x), cache
+        return self.on_mesh.whole(self.norm(x) if self.ends else x), cache
 
     def logits(self, hidden: Array) -> Array:  # [N, D] -> [N, V] float32
         logits = self.embedding.logits(hidden) if self.head is None else self.head(hidden)

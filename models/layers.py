@@ -94,6 +94,9 @@ def contract(spec: str, x: Array, weight: Array | QuantizedArray | AdaptedArray)
     return jnp.einsum(spec, x, weight, preferred_element_type=jnp.float32).astype(x.dtype)
 
 
+Contract = Callable[[str, Array, Any], Array]
+
+
 def over_rms(x: Array, eps: float, axes: int | tuple[int, ...] = -1) -> Array:
     """x / rms(x) over `axes`, in float32 (Zhang and Sennrich, arXiv 1910.07467)."""
     wide = x.astype(jnp.float32)
@@ -150,9 +153,10 @@ class GroupedQKV(nnx.Module):
     def __init__(self, init: WeightInit, d: int, k: int, g: int, c: int, *, bias: bool) -> None:
         self.weight = init.weight((d, k, g + 2, c), ("model", "kv_heads", "queries_key_value", None), d, summed=(0,))
         self.bias = init.zeros((k, g + 2, c), ("kv_heads", "queries_key_value", None)) if bias else None
+        self.contract_columns: Contract = contract  # on a mesh: see sequence_parallel.py
 
     def __call__(self, x: Array) -> tuple[Array, Array, Array]:  # [T, D] -> q [T, H, C], k [T, K, C], v [T, K, C]
-        fused = contract("td,dkgc->tkgc", x, self.weight[...])
+        fused = self.contract_columns("td,dkgc->tkgc", x, self.weight[...])
         if self.bias is not None:
             fused += self.bias[...]
         queries = fused[:, :, :-2]
@@ -165,9 +169,10 @@ class AttentionOutput(nnx.Module):
     def __init__(self, init: WeightInit, h: int, c: int, d: int, *, bias: bool) -> None:
         self.weight = init.weight((h, c, d), ("heads", None, "model"), fan_in=h * c, summed=(0, 1))
         self.bias = init.zeros((d,), ("model",)) if bias else None
+        self.contract_rows: Contract = contract  # on a mesh: see sequence_parallel.py
 
     def __call__(self, x: Array) -> Array:  # [T, H, C] -> [T, D]
-        out = contract("thc,hcd->td", x, self.weight[...])
+        out = self.contract_rows("thc,hcd->td", x, self.weight[...])
         return out if self.bias is None else out + self.bias[...]
 
 
@@ -182,12 +187,14 @@ class GatedMLP(nnx.Module):
         self.gate_up_bias = init.zeros((2, f), (None, "mlp")) if bias else None
         self.down_bias = init.zeros((d,), ("model",)) if bias else None
         self.activation = activation
+        self.contract_columns: Contract = contract
+        self.contract_rows: Contract = contract
 
     def __call__(self, x: Array) -> Array:  # [T, D] -> [T, D]
-        fused = contract("td,dnf->tnf", x, self.gate_up[...])
+        fused = self.contract_columns("td,dnf->tnf", x, self.gate_up[...])
         if self.gate_up_bias is not None:
             fused += self.gate_up_bias[...]
-        out = contract("tf,fd->td", self.activation(fused[:, 0]) * fused[:, 1], self.down[...])
+        out = self.contract_rows("tf,fd->td", self.activation(fused[:, 0]) * fused[:, 1], self.down[...])
         return out if self.down_bias is None else out + self.down_bias[...]
 
 

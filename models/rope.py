@@ -11,8 +11,10 @@ the program is traced. `rope_scaling` (or `rope_parameters`, its newer name) of 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -66,6 +68,7 @@ class Rope:
         return self.at(positions)(x)
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=("cos", "sin"), meta_fields=("interleaved",))
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A rope at the positions of a step: a Rotation, the same of every layer."""
@@ -102,6 +105,7 @@ class LayerRopes:
         return LayerTurns(cos, sin, turns[0].interleaved, self.choice)
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=("cos", "sin"), meta_fields=("interleaved", "choice"))
 @dataclass(frozen=True, slots=True)
 class LayerTurns:
     cos: Array  # [ropes, T, rotary_dim / 2] float32

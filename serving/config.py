@@ -74,6 +74,7 @@ class EngineConfig:
     token_buckets: tuple[int, ...] = ()  # step sizes compiled; empty: derived from the budget
     kernels: Kernels = "auto"  # the bodies of attention and of experts; auto: those of the platform
     expert_exchange: ExpertExchange = "auto"  # how devices join their routed experts; auto: with the fewest bytes sent
+    sequence_parallel_tokens: int | None = None  # of steps whose hidden states are split; 0: none; None: 1024 on a GPU
     cpu_threads: int | None = None  # XLA's, where the device is a CPU; None: one fewer than there are cores
     compilation_cache: Path | None = None  # None: ~/.cache/weft/compilation
     target_inter_token_ms: float | None = None  # prefill is cut so that steps with running streams stay under it
@@ -173,6 +174,7 @@ _RANGES: dict[str, tuple[int, float]] = {
     "engine.max_num_seqs": (1, math.inf),
     "engine.max_num_batched_tokens": (1, math.inf),
     "engine.max_waiting": (1, math.inf),
+    "engine.sequence_parallel_tokens": (0, math.inf),
     "engine.cpu_threads": (1, math.inf),
     "engine.decode_rounds": (1, 64),
     "engine.page_size": (1, math.inf),

@@ -18,6 +18,7 @@ from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import LayerForm
 from models.moe import use_grouped_matmul
 from models.quantization import QuantizationError
+from models.sequence_parallel import fewest_tokens, split_sequences
 from models.split_experts import split_experts
 from models.stages import layers_of_stages
 from pallas_kernels.dispatch import tuned_attention_body, tuned_grouped_matmul_body
@@ -62,6 +63,7 @@ def load_executor(
     # A scan over stacked layers would copy each layer's weights out of the stack on a CPU.
     layers: LayerForm = "list" if on_cpu else "stacked"
     name = body_for(deployment.engine.kernels, jax.default_backend())
+    long_step = fewest_tokens(deployment.engine.sequence_parallel_tokens, jax.default_backend())
     try:
         mesh = make_mesh(dataclasses.asdict(deployment.mesh))
         chip = chip_of(jax.devices()[0].device_kind)
@@ -79,7 +81,7 @@ def load_executor(
             kept=kept,
             max_length=max_model_len,
             placement=placement,
-            finish=lambda model: _join_experts(model, matmul, mesh, deployment.engine.expert_exchange),
+            finish=lambda model: _join_devices(model, matmul, mesh, deployment.engine.expert_exchange, long_step),
         )
         model, shape = source.load(
             deployment.model.checkpoint, progress=lambda done, total: report("loading weights", done, total)
@@ -104,6 +106,7 @@ def load_executor(
         # One row of a bfloat16 product is ten times slower on a CPU than eight.
         token_buckets=token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1),
         shards=mesh.shape["data"],
+        sequence_parallel_tokens=long_step,
         decode_rounds=decode_rounds(engine.decode_rounds, mesh, on_cpu=on_cpu),
         guesses=most_guesses(deployment.speculation, mesh),
     )
@@ -150,9 +153,10 @@ def load_executor(
     return LaneExecutor([executor, *(executor.beside() for _ in range(1, lanes))], executor.memory)
 
 
-def _join_experts(model: Any, matmul: GroupedMatmul, mesh: Mesh, exchange: ExpertExchange) -> None:
+def _join_devices(model: Any, matmul: GroupedMatmul, mesh: Mesh, exchange: ExpertExchange, long_step: int) -> None:
     use_grouped_matmul(model, matmul)
     split_experts(model, mesh, exchange)
+    split_sequences(model, mesh, long_step)
 
 
 def start_backend(cpu_threads: int | None) -> None:

@@ -17,6 +17,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from models.interface import Model, ModelShape
+from models.sequence_parallel import split_sequences
 from models.split_experts import Wish, log_ways, split_experts
 from models.stages import Stages
 from pallas_kernels.dispatch import AttentionBody
@@ -69,6 +70,7 @@ class Executor:
         self.limits = limits
         self.vocab_size = shape.vocab_size
         split_experts(model, mesh, expert_exchange)
+        split_sequences(model, mesh, limits.sequence_parallel_tokens)
         if shape.experts and mesh.devices.size > 1:
             log_ways(mesh, expert_exchange, shape.experts, shape.experts_per_token, limits.token_buckets)
         *earlier, last = stages_of(model, shape, limits, attention, cache_dtype, mesh)

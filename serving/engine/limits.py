@@ -18,6 +18,7 @@ class ExecutorLimits:
     num_pages: int
     token_buckets: tuple[int, ...]  # ascending; the last one is the token budget
     shards: int = 1
+    sequence_parallel_tokens: int = 0  # of a shard's step, from which hidden states are split; 0: never
     decode_rounds: int = 1  # tokens that the device may draw of each sequence by itself
     guesses: int = 0  # at the next tokens of a sequence, that one step may verify; 0: none
 

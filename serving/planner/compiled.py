@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from models.interface import Family
 from models.moe import use_grouped_matmul
 from models.quantization import Products, Recipe, parameters_of, quantize_model
+from models.sequence_parallel import split_sequences
 from models.split_experts import Wish, split_experts
 from models.stages import layers_of_stages, on_abstract_mesh
 from pallas_kernels.dispatch import Body, attention_body, grouped_matmul_body
@@ -90,6 +91,7 @@ class AbstractDeployment:
         self._parameters = sum(parameters_of(variable) for _, variable in nnx.to_flat_state(nnx.state(model)))
         self._model = on_abstract_mesh(model, placement_of(mesh, self.shape.num_heads, self.shape.num_kv_heads))
         split_experts(self._model, mesh, expert_exchange)
+        split_sequences(self._model, mesh, limits.sequence_parallel_tokens)
         last = stage_meshes(mesh)[-1]
         self._rows = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere(last)),

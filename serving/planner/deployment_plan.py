@@ -14,6 +14,7 @@ from models.interface import Family, ModelShape
 from models.quantization import QuantizationError
 from models.quantized_checkpoint import described_weights
 from models.registry import family_of
+from models.sequence_parallel import fewest_tokens
 from models.split_experts import ExpertExchange, Way, Wish
 from models.tensor_files import read_json
 from serving.config import Deployment
@@ -89,7 +90,7 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
         machine = parse_topology(wanted)
         sizes = dataclasses.asdict(deployment.mesh)
         mesh = make_mesh(sizes, devices_of(machine))
-        limits = _limits(deployment, family.shape(config), mesh.shape["data"], mesh.shape["pipeline"])
+        limits = _limits(deployment, family.shape(config), mesh, machine.chip.kind)
         dtype = jnp.dtype(deployment.model.dtype or "bfloat16")
         body = body_for(deployment.engine.kernels, machine.chip.kind)
         products = products_of(deployment.model, machine.chip, body, on_cpu=False, devices=mesh.devices.size)
@@ -169,8 +170,9 @@ def _expert_ways(mesh: Mesh, wish: Wish, shape: ModelShape, limits: ExecutorLimi
     }
 
 
-def _limits(deployment: Deployment, shape: ModelShape, shards: int, lanes: int) -> ExecutorLimits:
+def _limits(deployment: Deployment, shape: ModelShape, mesh: Mesh, platform: str) -> ExecutorLimits:
     """As the engine would be built, with the two steps that matter most: all sequences decoding, a full prefill."""
+    shards, lanes = mesh.shape["data"], mesh.shape["pipeline"]
     engine = of_a_lane(of_a_shard(deployment.engine, shards), lanes)
     return ExecutorLimits(
         max_num_seqs=engine.max_num_seqs,
@@ -179,6 +181,7 @@ def _limits(deployment: Deployment, shape: ModelShape, shards: int, lanes: int) 
         num_pages=1,
         token_buckets=tuple(sorted({engine.max_num_seqs, engine.max_num_batched_tokens})),
         shards=shards,
+        sequence_parallel_tokens=fewest_tokens(engine.sequence_parallel_tokens, platform),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,15 +25,16 @@ DENSE = SMALL + 'architectures = ["LlamaForCausalLM"]\nintermediate_size = 2048\
 ROUTED = SMALL + 'architectures = ["MixtralForCausalLM"]\nintermediate_size = 1024\nnum_local_experts = 8\n'
 
 
-def planned(folder: Path, topology: str, mesh: MeshConfig, model: str, **engine: str) -> Plan:
+def planned(folder: Path, topology: str, mesh: MeshConfig, model: str, tokens: int = SEQUENCES, **engine: Any) -> Plan:
+    """With a decode step of SEQUENCES tokens, and one of `tokens`."""
     architecture = folder / "small.toml"
     architecture.write_text(model, encoding="utf-8")
-    limits = {"max_num_seqs": SEQUENCES, "max_num_batched_tokens": SEQUENCES, "page_size": 64, "max_model_len": 4096}
+    limits = {"max_num_seqs": SEQUENCES, "max_num_batched_tokens": tokens, "page_size": 64, "max_model_len": 4096}
     return make_plan(
         Deployment(
             name="small",
             model=ModelConfig(checkpoint=folder, architecture=architecture),
-            engine=EngineConfig(**limits, **engine),  # pyright: ignore[reportArgumentType]
+            engine=EngineConfig(**limits, **engine),
             mesh=mesh,
             plan=PlanConfig(topology=topology),
         ),
@@ -40,11 +42,11 @@ def planned(folder: Path, topology: str, mesh: MeshConfig, model: str, **engine:
     )
 
 
-def of_hidden_states(plan: Plan, shards: int = 1) -> Counter[str]:
-    """How often a decode step sends something as large as the hidden states of a data shard, by kind."""
+def of_hidden_states(plan: Plan, shards: int = 1, tokens: int = SEQUENCES, parts: int = 1) -> Counter[str]:
+    """How often a step sends something as large as a part of the hidden states of a data shard, by kind."""
     found: Counter[str] = Counter()
-    for one, count in plan.steps[SEQUENCES].collectives.items():
-        if one.size >= SEQUENCES // shards * D * 2:
+    for one, count in plan.steps[tokens].collectives.items():
+        if one.size >= tokens // shards // parts * D * 2:
             found[one.kind] += count
     return found
 
@@ -81,3 +83,19 @@ def test_experts_by_sums_cost_what_a_dense_layer_does(tmp_path: Path) -> None:
     assert set(plan.expert_ways.values()) == {"sum"}
     assert of_hidden_states(plan) == {"all-reduce": 2 * LAYERS + 1}
     assert plan.fits
+
+
+def test_a_long_step_on_gpus_scatters_sums_and_gathers_before_products_and_sends_half(tmp_path: Path) -> None:
+    whole, split = (
+        planned(tmp_path, "h100:4", MeshConfig(tensor=4), DENSE, 2048, sequence_parallel_tokens=fewest)
+        for fewest in (0, None)
+    )
+    assert of_hidden_states(whole, tokens=2048) == {"all-reduce": 2 * LAYERS + 1}
+    found = of_hidden_states(split, tokens=2048, parts=4)
+    assert found == {
+        "reduce-scatter": 2 * LAYERS + 1,
+        "all-gather": 2 * LAYERS + 2,
+    }  # the last: for all layers' rotations
+    assert split.steps[2048].sent < 0.55 * whole.steps[2048].sent
+    assert split.steps[2048].temporaries < 0.5 * whole.steps[2048].temporaries
+    assert of_hidden_states(split) == {"all-reduce": 2 * LAYERS + 1}

@@ -35,6 +35,13 @@ def test_data_shards_of_a_pipeline_give_the_tokens_of_one_device(alone: list[Str
     assert ties(alone, serve(split, lanes=2)) <= 1
 
 
+def test_hidden_states_split_over_tokens_give_the_tokens_of_one_device(alone: list[Stream]) -> None:
+    split = executor("LlamaForCausalLM", {"data": 2, "expert": 2, "tensor": 2}, sequence_parallel=True)
+    assert ties(alone, serve(split)) <= 1
+    (program,) = split.programs.forward.values()
+    assert collectives(program)["reduce-scatter"] == 2 * LAYERS
+
+
 def test_data_shards_of_a_dense_model_send_each_other_no_hidden_states(alone: list[Stream]) -> None:
     split = executor("LlamaForCausalLM", {"data": 4, "tensor": 2})
     assert ties(alone, serve(split)) <= 1

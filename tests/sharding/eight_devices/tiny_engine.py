@@ -59,7 +59,13 @@ def family(name: str) -> Family:
 
 
 def executor(
-    name: str, sizes: dict[str, int], *, layers: LayerForm = "list", exchange: Wish = "auto", **config: Any
+    name: str,
+    sizes: dict[str, int],
+    *,
+    layers: LayerForm = "list",
+    exchange: Wish = "auto",
+    sequence_parallel: bool = False,
+    **config: Any,
 ) -> Executor:
     """A model of the architecture `name` on the mesh, with the same random weights each time."""
     found = family(name)
@@ -73,6 +79,7 @@ def executor(
         num_pages=PAGES,
         token_buckets=(TOKENS,),
         shards=sizes.get("data", 1),
+        sequence_parallel_tokens=1 if sequence_parallel else 0,
     )
     placed = on_mesh(model, placement_of(mesh, shape.num_heads, shape.num_kv_heads))
     body = attention_body("reference")
