@@ -95,6 +95,12 @@ class LiveResponses:
         """None where this process does not make it, or not any more."""
         return self._live.get(response_id)
 
+    async def cancel(self, response_id: str) -> None:
+        """Returns once it has ended; at once where this process does not make it."""
+        live = self.get(response_id)
+        if live is not None:
+            await live.cancel()
+
     def drop_ended(self, kept_seconds: float = 0.0) -> None:
         """The events of those that ended longer ago."""
         moment = time.monotonic() - kept_seconds

@@ -18,7 +18,7 @@ class Responses:
     def __init__(self, service: Service, conversations: Conversations, max_body_bytes: int) -> None:
         self.conversations = conversations
         self.live = LiveResponses()
-        self.keeper = Keeper(conversations, partial(close_lost, conversations))
+        self.keeper = Keeper(conversations, partial(close_lost, conversations), self.live.cancel)
         self.routes: list[Route] = [
             *response_routes(TurnService(service=service, conversations=conversations), self.live, max_body_bytes),
             *conversation_routes(service, conversations, max_body_bytes),

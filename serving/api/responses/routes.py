@@ -23,7 +23,7 @@ from serving.api.responses.output import Told
 from serving.api.responses.replay import replayed
 from serving.api.sse import EventStream, Terminal
 from serving.api.stream_routes import on_break
-from serving.errors import ConflictError, NotFoundError, RequestError, WeftError
+from serving.errors import NotFoundError, RequestError, WeftError
 from serving.sessions.conversations.records import Owner, StoredTurn
 
 MOST_LISTED = 100
@@ -79,11 +79,9 @@ def response_routes(turns: TurnService, live: LiveResponses, max_body_bytes: int
                 "only a response made with background can be cancelled: end the connection of another",
                 code="not_in_background",
             )
-        made_here = live.get(stored.turn.id)
-        if made_here is not None:
-            await made_here.cancel()
-        elif not stored.turn.ended:
-            raise ConflictError("another process makes this response; ask again", code="made_elsewhere")
+        if live.get(stored.turn.id) is None:
+            await turns.conversations.ask_end(owner_of(request), stored.turn.id)
+        await live.cancel(stored.turn.id)
         stored = await _find(turns, request)
         return JSONResponse(whole(stored.facts, stored.outputs))
 

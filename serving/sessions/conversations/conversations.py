@@ -181,6 +181,17 @@ class Conversations:
         await self._change_own(turn_id, keys, work)
         await self._let_go(turn_id)
 
+    async def ask_end(self, owner: Owner, turn_id: str) -> None:
+        """Asks the process that makes it, whichever it is; it hears of it when it next says that it lives. Raises
+        NotFoundError."""
+
+        def work(found: Rows) -> Edit:
+            turn = turn_in(found, turn_id)
+            unwanted = msgspec.structs.replace(turn, unwanted=True)
+            return Edit() if turn.ended else Edit({("turn", turn_id): encode(unwanted)})
+
+        await self._change(await self._tree(owner, turn_id), turn_id, [("turn", turn_id)], work)
+
     async def find(self, owner: Owner, turn_id: str) -> StoredTurn:
         """Raises NotFoundError."""
         tree = await self._tree(owner, turn_id)
@@ -311,6 +322,15 @@ class Conversations:
         """Says that this process lives."""
         if self._held:
             await self.store.lease(sorted(self._held), self.lease_seconds)
+
+    async def unwanted(self) -> list[str]:
+        """The turns held here that somebody has asked to end."""
+        found = []
+        for name in sorted(self._held):
+            rows = await self.store.read(tree_of(name) or "", "turn", [name])
+            if any(msgspec.json.decode(row, type=Turn).unwanted for row in rows.values()):
+                found.append(name)
+        return found
 
     async def claim(self) -> list[StoredTurn]:
         """The unfinished turns whose process is gone. From now on they are held here."""

@@ -1,4 +1,5 @@
-"""Looks after turns: says that this process lives, closes those of processes that do not, and drops what is too old."""
+"""Looks after turns: says that this process lives, ends those that others ask it to, closes those of processes that are
+gone, and drops what is too old."""
 
 import asyncio
 import logging
@@ -17,9 +18,15 @@ logger = logging.getLogger(__name__)
 
 
 class Keeper:
-    def __init__(self, conversations: Conversations, close: Callable[[StoredTurn], Awaitable[None]]) -> None:
-        """`close` ends a turn that was claimed."""
+    def __init__(
+        self,
+        conversations: Conversations,
+        close: Callable[[StoredTurn], Awaitable[None]],
+        cancel: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`close` ends a turn that was claimed, `cancel` one that is made here."""
         self._conversations = conversations
+        self._cancel = cancel
         self._close = close
         self._trimmed: float | None = None
         self._is_down = False
@@ -33,6 +40,8 @@ class Keeper:
     async def tick(self) -> None:
         try:
             await self._conversations.renew()
+            for name in await self._conversations.unwanted():
+                await self._cancel(name)
             for stored in await self._conversations.claim():
                 await self._close_one(stored)
             now = time.monotonic()

@@ -30,6 +30,7 @@ class Turn(msgspec.Struct, kw_only=True, frozen=True):
     inputs: int = 0  # items
     outputs: int = 0
     holder: str | None = None  # the process that makes it; None: it has ended
+    unwanted: bool = False  # whoever holds it is to end it
     deleted: bool = False  # its items are gone, and its children stay
 
     @property

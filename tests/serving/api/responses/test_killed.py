@@ -78,6 +78,10 @@ class Pay:
         return ToolResult(text="paid")
 
 
+async def never(name: str) -> None:
+    raise AssertionError(f"nobody asked to end {name}")
+
+
 async def respond(api: Api, conversations: Conversations, name: str, **fields: Any) -> dict[str, Any]:
     body = ResponsesBody(input="pay ada", conversation=name, **fields)
     turns = TurnService(service=api.service, conversations=conversations)
@@ -121,7 +125,7 @@ async def test_a_kill_at_each_write_leaves_the_conversation_whole_and_runs_no_to
         finally:
             await mortal.store.close()
         runs = tool.runs
-        await Keeper(living, partial(close_lost, living)).tick()
+        await Keeper(living, partial(close_lost, living), never).tick()
         assert (await living.conversation(OWNER, name)).busy is None
         items = await living.items(OWNER, name)
         check_whole(items)
@@ -158,7 +162,7 @@ async def test_a_call_that_may_have_run_says_so_to_the_model_and_the_client(make
         closed.append(stored)
         await close_lost(living, stored)
 
-    await Keeper(living, close).tick()
+    await Keeper(living, close, never).tick()
     (stored,) = closed
     found = await living.find(OWNER, stored.turn.id)
     assert (found.facts["status"], found.facts["error"]["message"]) == ("failed", LOST)

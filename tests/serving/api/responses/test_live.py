@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from serving.sessions.conversations.records import Owner
 from tests.fakes.engine import Script
 from tests.serving.api.conftest import MODEL, Api, ApiMaker
 from tests.serving.api.responses.asking import ask, create, refused, texts, told
@@ -70,6 +71,18 @@ async def test_cancelling_ends_it_with_what_was_said(make_api: ApiMaker) -> None
     read = told((await waiting).text)
     assert (read[-1]["type"], read[-1]["response"]) == ("response.failed", cancelled)
     assert (await ask(api, "POST", f"{path}/cancel"))["status"] == "cancelled"
+
+
+async def test_another_process_can_ask_for_its_end(make_api: ApiMaker) -> None:
+    api = make_api(Script(token_ids=make_api.ids("Halfway there"), hold_after=7))
+    made = await create(api, background=True)
+    await until(api, made["id"], "in_progress")
+    responses = api.app.state.responses
+    await responses.keeper.tick()
+    assert (await ask(api, "GET", f"/v1/responses/{made['id']}"))["status"] == "in_progress"
+    await responses.conversations.ask_end(Owner("anonymous"), made["id"])
+    await responses.keeper.tick()
+    assert (await ask(api, "GET", f"/v1/responses/{made['id']}"))["status"] == "cancelled"
 
 
 async def test_one_that_fails_says_so_and_frees_its_conversation(make_api: ApiMaker) -> None:

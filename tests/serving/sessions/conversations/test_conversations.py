@@ -259,6 +259,19 @@ async def test_a_living_process_keeps_its_turns(make: Maker, owner: Owner) -> No
     await living.end(begun.turn.id, {}, joins=True)
 
 
+async def test_whoever_makes_a_turn_hears_that_it_is_to_end(make: Maker, owner: Owner) -> None:
+    making, other = make(), make()
+    begun = await begin(making, owner, "a")
+    assert await making.unwanted() == []
+    await other.ask_end(owner, begun.turn.id)
+    assert (await making.unwanted(), await other.unwanted()) == ([begun.turn.id], [])
+    await making.end(begun.turn.id, {}, joins=True)
+    await other.ask_end(owner, begun.turn.id)
+    assert (await other.find(owner, begun.turn.id)).turn.ended
+    with pytest.raises(NotFoundError):
+        await other.ask_end(Owner("nobody"), begun.turn.id)
+
+
 async def test_a_process_that_died_before_it_wrote_leaves_nothing_to_claim(make: Maker) -> None:
     conversations = make()
     name = new_id(RESPONSE, new_tree())
