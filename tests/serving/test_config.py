@@ -90,7 +90,7 @@ def test_a_whole_number_is_taken_for_a_time(file: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("nmae", '"x"', "known here: .*log_format, .*model, name, plan, server"),
+        ("nmae", '"x"', "known here: .*log_format, .*model, .*name, .*plan, .*server"),
         ("engine.page_sise", "16", "page_size"),
         ("engine.page_size", '"16"', "must be int, not str"),
         ("engine.page_size", "true", "must be int, not bool"),
