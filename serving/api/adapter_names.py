@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from serving.engine.adapter_messages import ListAdapters
 from serving.engine.client import Engine
+from serving.engine.operation import OperationReport
 from serving.errors import NotFoundError
 from serving.settings.adapters import ADAPTER_NAME
 
@@ -40,7 +41,10 @@ class AdapterNames:
 
     async def all(self) -> tuple[str, ...]:
         """Those that there are now."""
-        report = await self._engine.operate(ListAdapters())
+        self.hear(await self._engine.operate(ListAdapters()))
+        return self._known
+
+    def hear(self, report: OperationReport) -> None:
+        """What an operation has left behind."""
         self._known = tuple(state.name for state in report.adapters or ())
         self._asked_at = self._now()
-        return self._known

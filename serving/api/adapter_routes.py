@@ -15,9 +15,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from serving.api.request_body import read_typed
+from serving.api.service import Service
 from serving.api.typed_body import Body
 from serving.engine.adapter_messages import ListAdapters, LoadAdapter, PinAdapter, UnloadAdapter
-from serving.engine.client import Engine
 from serving.engine.operation import Operation
 from serving.errors import RequestError
 
@@ -33,11 +33,11 @@ class PinBody(Body, kw_only=True):
     pinned: bool
 
 
-def adapter_routes(engine: Engine, model: str) -> list[Route]:
-    """`model` is the base's name, which no adapter may have."""
-
+def adapter_routes(service: Service) -> list[Route]:
     async def answer(operation: Operation) -> Response:
-        report = await engine.operate(operation)
+        report = await service.engine.operate(operation)
+        if service.adapters is not None:
+            service.adapters.hear(report)
         return JSONResponse({"adapters": [asdict(state) for state in report.adapters or ()]})
 
     async def listed(_: Request) -> Response:
@@ -45,8 +45,8 @@ def adapter_routes(engine: Engine, model: str) -> list[Route]:
 
     async def load(request: Request) -> Response:
         body = await read_typed(request, AdapterBody, _BODY_BYTES)
-        if body.name == model:
-            raise RequestError(f"{model!r} is the model's own name", param="name", code="adapter_exists")
+        if body.name == service.card.name:
+            raise RequestError(f"{body.name!r} is the model's own name", param="name", code="adapter_exists")
         return await answer(LoadAdapter(name=body.name, folder=body.folder))
 
     async def unload(request: Request) -> Response:

@@ -82,7 +82,7 @@ def build_admin_app(service: Service, server: ServerConfig, board: StatusBoard |
             *_key_routes(gateway),
             *_usage_routes(gateway),
             *engine_routes(service.engine),
-            *adapter_routes(service.engine, service.card.name),
+            *adapter_routes(service),
             *health_routes(service),
             *status_routes(board),
         ],

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
+from serving.engine.adapter_lease import AdapterState
+from serving.engine.adapter_messages import ListAdapters, LoadAdapter, PinAdapter, UnloadAdapter
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.operation import EngineState, Operation, OperationReport, Pause
 from serving.engine.pin_messages import ListPins, PinPrefix, UnpinPrefix
@@ -44,6 +46,7 @@ class ScriptedEngine:
     closed: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
+    adapters: dict[str, AdapterState] = field(default_factory=dict)
     pins: dict[str, dict[str, PinnedPrefix]] = field(default_factory=dict)  # by owner and name
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
@@ -96,12 +99,24 @@ class ScriptedEngine:
 
     async def operate(self, operation: Operation) -> OperationReport:
         self.operations.append(operation)
+        if isinstance(operation, LoadAdapter | UnloadAdapter | PinAdapter | ListAdapters):
+            return OperationReport(state=EngineState.RUNNING, adapters=self._adapted(operation))
         if isinstance(operation, PinPrefix | UnpinPrefix | ListPins):
             return OperationReport(state=EngineState.RUNNING, pins=self._pinned(operation))
         return OperationReport(state=EngineState.PAUSED if isinstance(operation, Pause) else EngineState.RUNNING)
 
     async def close(self) -> None:
         pass
+
+    def _adapted(self, operation: LoadAdapter | UnloadAdapter | PinAdapter | ListAdapters) -> tuple[AdapterState, ...]:
+        match operation:
+            case LoadAdapter(name=name) | PinAdapter(name=name):
+                pinned = isinstance(operation, PinAdapter) and operation.pinned
+                self.adapters[name] = AdapterState(name=name, slot=None, pinned=pinned, streams=0)
+            case UnloadAdapter(name=name):
+                if self.adapters.pop(name, None) is None:
+                    raise NotFoundError("there is no such adapter", code="model_not_found")
+        return tuple(self.adapters.values())
 
     def _pinned(self, operation: PinPrefix | UnpinPrefix | ListPins) -> tuple[PinnedPrefix, ...]:
         """The pins that it speaks of, with pages as large as `info` says and none of them held."""

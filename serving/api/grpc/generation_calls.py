@@ -65,8 +65,10 @@ class GenerationCalls:
         async with self._front.call(context, "ListModels"):
             await _typed(context, lambda data: request_table(parsed(schema.ListModelsRequest, data)))
             card = self._service.card
-            model = {"id": card.name, "created": card.created, "owned_by": card.owned_by}
-            return schema.ListModelsReply(models=[model | {"max_model_len": card.max_model_len}]).SerializeToString()
+            adapters = () if self._service.adapters is None else await self._service.adapters.all()
+            facts = {"created": card.created, "owned_by": card.owned_by, "max_model_len": card.max_model_len}
+            models = [{"id": name, **facts} for name in (card.name, *adapters)]
+            return schema.ListModelsReply(models=models).SerializeToString()
 
     async def _tokenize(self, _: object, context: Context) -> bytes:
         async with self._front.call(context, "Tokenize") as call:

@@ -11,6 +11,7 @@ import tokenizers
 from starlette.applications import Starlette
 from tokenizers import decoders, models, pre_tokenizers
 
+from serving.api.adapter_names import AdapterNames
 from serving.api.http import build_app
 from serving.api.metered_engine import MeteredEngine
 from serving.api.service import ModelCard, Service, StreamLimits
@@ -130,6 +131,7 @@ class ApiMaker:
         retrieval: RetrievalConfig | None = None,
         moderation: ModerationConfig | None = None,
         memories: Memories | None = None,
+        adapters: bool = False,
         **server: Any,
     ) -> Api:
         engine = engine or ScriptedEngine(scripts=scripts, vocab_size=self.tokenizer.vocab_size, max_model_len=WINDOW)
@@ -154,6 +156,7 @@ class ApiMaker:
             retrieval=retrieval,
             memories=memories,
             encoder=encoder and replace(encoder, embedder=gateway.guard_embedder(encoder.embedder)),
+            adapters=AdapterNames(engine, MODEL) if adapters else None,
             moderation=moderation and moderation_of(moderation, encoder, metrics.registry),
         )
         return Api(app, engine)
