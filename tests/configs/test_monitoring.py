@@ -12,6 +12,7 @@ from scripts import make_dashboard
 from serving.engine.client import EngineStats
 from serving.gateway.gateway_metrics import GatewayMetrics
 from serving.observability.metrics import Metrics
+from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "monitoring"
 _METRIC = re.compile(r"\b(?:vllm:|weft_)[a-z0-9_]+")
@@ -27,6 +28,9 @@ def exported() -> set[str]:
     gateway.used("a", "prompt", 1)
     gateway.watch_wait("standard", lambda: 0.0)
     metrics.refuse("x")
+    moderation = ModerationMetrics(metrics.registry)
+    moderation.failures.labels("guard", "open")
+    moderation.false_positives.labels("any")
     numbers: dict[str, Any] = dict.fromkeys(EngineStats.__dataclass_fields__, 0) | {"tenant_service": (("a", 1.0),)}
     lines = metrics.render(numbers).decode().splitlines()
     return {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
