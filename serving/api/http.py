@@ -142,6 +142,7 @@ def build_app(
     app.router.redirect_slashes = False
     app.state.service = service
     app.state.board = board
+    app.state.vector_stores = stores
     app.state.responses = responses
     app.state.max_body_bytes = max_body_bytes
     return app

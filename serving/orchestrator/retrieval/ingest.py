@@ -96,9 +96,7 @@ class FileIngest:
 
     async def _passages(self, file: StoreFile, document: Document) -> list[Passage]:
         encoding = self._encoding
-        return await asyncio.to_thread(
-            passages_of, document.text, encoding.counter(), file.sizes, encoding.window_tokens
-        )
+        return await asyncio.to_thread(passages_of, document, encoding.counter(), file.sizes, encoding.window_tokens)
 
     async def _add(self, file: StoreFile, done: int, passages: Sequence[Passage]) -> int:
         """The passages that are held then."""

@@ -7,12 +7,14 @@ An encoder gives one vector whatever the length of its text, and MiniLM was made
 query as the nearest of its windows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from serving.orchestrator.retrieval.chunks import Chunk, ChunkSizes, chunks_of
+from serving.orchestrator.retrieval.document import Document
 
 Span = tuple[int, int]  # characters of the document: the first, and one past the last
 
@@ -36,15 +38,27 @@ class EmbeddedPassage:
     vectors: np.ndarray  # [windows, D] float32, each of length 1
 
 
-def passages_of(text: str, count: Callable[[str], int], sizes: ChunkSizes, window_tokens: int) -> list[Passage]:
-    """`count` gives the tokens of a text, without the encoder's marks; `window_tokens` have room beside those."""
+def passages_of(
+    document: Document, count: Callable[[str], int], sizes: ChunkSizes, window_tokens: int
+) -> list[Passage]:
+    """`count` gives the tokens of a text, without the encoder's marks; `window_tokens` have room beside those. A window
+    ends where a page does, so that a citation is of one page."""
     packed = ChunkSizes(least=window_tokens, most=window_tokens, overlap=0)
     passages = []
-    for chunk in chunks_of(text, count, sizes):
-        inner = [window.span for window in chunks_of(chunk.text, count, packed)]
-        windows = [span for each in inner for span in _fitting(chunk.text, each, count, window_tokens)]
-        passages.append(Passage(chunk, tuple((chunk.start + start, chunk.start + end) for start, end in windows)))
+    for chunk in chunks_of(document.text, count, sizes):
+        windows: list[Span] = []
+        for start, end in _between(chunk, document.page_starts):
+            for window in chunks_of(document.text[start:end], count, packed):
+                span = start + window.start, start + window.end
+                windows += _fitting(document.text, span, count, window_tokens)
+        passages.append(Passage(chunk, tuple(windows)))
     return passages
+
+
+def _between(chunk: Chunk, page_starts: Sequence[int]) -> list[Span]:
+    """A chunk's parts, each of one page."""
+    cuts = [chunk.start, *(start for start in page_starts if chunk.start < start < chunk.end), chunk.end]
+    return list(pairwise(cuts))
 
 
 def _fitting(text: str, span: Span, count: Callable[[str], int], most: int) -> Iterator[Span]:

@@ -5,6 +5,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 
 from serving.orchestrator.retrieval import parse_worker
 from serving.orchestrator.retrieval.document import Document
@@ -58,16 +59,23 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, data: bytes, code: 
 
 
 def test_a_pdf_that_swells_meets_its_limits_and_nobody_else(tmp_path: Path) -> None:
-    """A page of 400 MB, in 400 KB."""
-    bomb = zlib.compress(b"(" + b"a" * (400 << 20) + b") '", 9)
+    """A page of 160 MB, in 160 KB."""
+    bomb = zlib.compress(b"(" + b"a" * (160 << 20) + b") '", 9)
     plain = pdf_of(["x"])
     before, _, rest = plain.partition(b"<< /Length ")
     stream = b"<< /Filter /FlateDecode /Length %d >>\nstream\n" % len(bomb) + bomb + b"\nendstream"
     swollen = before + stream + b"\nendobj" + rest.partition(b"endobj")[2]
     with pytest.raises(FileUnreadableError) as caught:
-        read(tmp_path, "a.pdf", swollen, ParseLimits(memory_bytes=512 << 20, seconds=20))
+        read(tmp_path, "a.pdf", swollen, ParseLimits(memory_bytes=256 << 20, seconds=20))
     assert caught.value.code == "invalid_file"
     assert read(tmp_path, "a.txt", b"fine").text == "fine"
+
+
+def test_text_in_a_picture_is_read(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (700, 120), "white")
+    ImageDraw.Draw(picture).text((20, 30), "Wool is washed in warm water", "black", ImageFont.load_default(40))
+    picture.save(made := tmp_path / "made.png")
+    assert "washed in warm water" in read(tmp_path, "a.png", made.read_bytes()).text
 
 
 def test_a_picture_of_too_many_points_is_not_drawn(tmp_path: Path) -> None:
@@ -77,7 +85,7 @@ def test_a_picture_of_too_many_points_is_not_drawn(tmp_path: Path) -> None:
     head = part(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0))
     png = b"\x89PNG\r\n\x1a\n" + head + part(b"IDAT", zlib.compress(b"\0" * 10_000)) + part(b"IEND", b"")
     with pytest.raises(FileUnreadableError, match="not an image that can be read"):
-        read(tmp_path, "a.png", png, ParseLimits(memory_bytes=4 << 30))
+        read(tmp_path, "a.png", png)
 
 
 def test_without_its_extra_an_image_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
