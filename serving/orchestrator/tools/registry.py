@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -66,6 +66,13 @@ class Tool(Protocol):
         ...
 
 
+Watch = Callable[[str, str, float], None]  # is told a tool's name, how its call ended, and the seconds that it took
+
+
+def _unwatched(tool: str, outcome: str, seconds: float) -> None:
+    """Nobody counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Registered:
     tool: Tool
@@ -79,6 +86,7 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, _Registered] = {}
+        self.watch: Watch = _unwatched
         for tool in tools:
             self.add(tool)
 
@@ -137,15 +145,19 @@ class ToolRegistry:
         timer = asyncio.timeout(max(0.0, deadline - begin))
         try:
             async with timer:
-                return await entry.tool.run(parsed, replace(scope, deadline=deadline))
+                result = await entry.tool.run(parsed, replace(scope, deadline=deadline))
         except TimeoutError:
-            if not timer.expired():
-                return self._broken(name)
-            return failed(f"{name} was stopped: it took longer than the {deadline - begin:.3g} s that it had")
+            if timer.expired():
+                result = failed(f"{name} was stopped: it took longer than the {deadline - begin:.3g} s that it had")
+            else:
+                result = self._broken(name)
         except WeftError as error:
-            return failed(error.message)
+            result = failed(error.message)
         except Exception:  # of code that others wrote; the turn goes on without its result
-            return self._broken(name)
+            result = self._broken(name)
+        outcome = "timeout" if timer.expired() else "error" if result.is_error else "ok"
+        self.watch(name, outcome, time.monotonic() - begin)
+        return result
 
     def _broken(self, name: str) -> ToolResult:
         _log.exception("the tool %s failed", name)
