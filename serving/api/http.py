@@ -41,6 +41,7 @@ from serving.generation.generator import Generator
 from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
+from serving.observability.tool_metrics import ToolMetrics
 from serving.orchestrator.control_tokens import ControlTokens
 from serving.orchestrator.memory.memories import Memories
 from serving.orchestrator.moderation.canaries import Canaries
@@ -106,6 +107,7 @@ def build_app(
         moderation=moderation,
         adapters=adapters,
     )
+    service.toolbox.registry.watch = ToolMetrics(metrics.registry, card.name).note
     max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
     board = StatusBoard(service)
     shows_numbers = not gateway.access.admin.only_metrics_here
