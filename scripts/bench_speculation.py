@@ -53,8 +53,15 @@ class Row:
     accepted: float  # of the guesses
     tokens_per_second: float
     speed_up: float  # over none, median of the runs
+    cpu: float  # the same by the process's CPU time: on a machine with other work
     least: float  # of the runs
     differing: int  # of the streams: two best logits that lie within rounding of each other
+
+
+@dataclass(frozen=True)
+class Took:
+    seconds: float
+    cpu: float  # seconds of all threads
 
 
 class Engine:
@@ -69,8 +76,8 @@ class Engine:
         self._executor: Any = load_executor(self._demo, 1024)
         self.users = users
 
-    def run(self, prompts: list[tuple[int, ...]]) -> tuple[float, list[list[int]], int, int]:
-        """(seconds, tokens of each prompt's answer, guesses, of those accepted)."""
+    def run(self, prompts: list[tuple[int, ...]]) -> tuple[Took, list[list[int]], int, int]:
+        """(what it took, tokens of each prompt's answer, guesses, of those accepted)."""
         limits = self._executor.limits
         speculator = speculator_for(self._demo.speculation, limits)
         scheduler = Scheduler(
@@ -97,7 +104,7 @@ class Engine:
                     loop.now(),
                 )
 
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         for _ in range(self.users):
             send()
         while not loop.idle:
@@ -105,8 +112,8 @@ class Engine:
                 answers[int(event.request_id)] += event.token_ids
                 if event.finish_reason is not None:
                     send()
-        seconds = time.perf_counter() - begin
-        return seconds, answers, *((0, 0) if speculator is None else (speculator.guessed, speculator.accepted))
+        took = Took(time.perf_counter() - begin, time.process_time() - cpu_begin)
+        return took, answers, *((0, 0) if speculator is None else (speculator.guessed, speculator.accepted))
 
 
 def main() -> None:
@@ -118,7 +125,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows = [row for users in args.users for row in measure(users, args.kinds, args.requests, args.runs)]
-    table = Table("kind", "users", "guessed", "accepted", "tokens/s", "speed-up", "least", "differing streams")
+    table = Table(
+        "kind", "users", "guessed", "accepted", "tokens/s", "speed-up", "by CPU time", "least", "differing streams"
+    )
     for row in rows:
         table.add_row(
             row.kind,
@@ -127,6 +136,7 @@ def main() -> None:
             f"{row.accepted:.2f}",
             f"{row.tokens_per_second:.0f}",
             f"{row.speed_up:.2f}",
+            f"{row.cpu:.2f}",
             f"{row.least:.2f}",
             str(row.differing),
         )
@@ -143,20 +153,34 @@ def measure(users: int, kinds: list[str], requests: int, runs: int) -> list[Row]
     for kind in kinds:
         engine = Engine(kind, users)
         engine.run(texts)
-        ratios, speeds, found = [], [], (0.0, [], 0, 0)
+        ratios, of_cpu, speeds = [], [], []
+        answers: list[list[int]] = []
+        guessed = accepted = 0
         before, expected, _, _ = off.run(texts)
         for _ in range(runs):
-            found = engine.run(texts)
+            took, answers, guessed, accepted = engine.run(texts)
             after = off.run(texts)[0]
-            ratios.append((before + after) / 2 / found[0])
-            speeds.append(sum(map(len, found[1])) / found[0])
+            ratios.append((before.seconds + after.seconds) / 2 / took.seconds)
+            of_cpu.append((before.cpu + after.cpu) / 2 / took.cpu)
+            speeds.append(sum(map(len, answers)) / took.seconds)
             before = after
-        _, answers, guessed, accepted = found
         tokens = sum(map(len, answers))
         differing = sum(a != b for a, b in zip(answers, expected, strict=True))
         share = accepted / guessed if guessed else 0.0
         speed = statistics.median(speeds)
-        rows.append(Row(kind, users, guessed / tokens, share, speed, statistics.median(ratios), min(ratios), differing))
+        rows.append(
+            Row(
+                kind,
+                users,
+                guessed / tokens,
+                share,
+                speed,
+                statistics.median(ratios),
+                statistics.median(of_cpu),
+                min(ratios),
+                differing,
+            )
+        )
         print(rows[-1], file=sys.stderr, flush=True)
     return rows
 

@@ -4,7 +4,7 @@ import ctypes
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def load_executor(
         shards=mesh.shape["data"],
         sequence_parallel_tokens=long_step,
         decode_rounds=decode_rounds(engine.decode_rounds, mesh, on_cpu=on_cpu),
-        guesses=most_guesses(deployment.speculation, mesh),
+        guesses=most_guesses(deployment.speculation, mesh.shape),
     )
     body = tuned_attention_body(name, table)
     source.finish(model)
@@ -226,12 +226,13 @@ def decode_rounds(given: int | None, mesh: Mesh, *, on_cpu: bool) -> int:
     return given or (DECODE_ROUNDS_ON_CPU if on_cpu and alone else 1)
 
 
-def most_guesses(speculation: SpeculationConfig, mesh: Mesh) -> int:
-    """Guesses that a step may verify of one sequence. Raises ConfigError where the mesh has no programs for them."""
+def most_guesses(speculation: SpeculationConfig, sizes: Mapping[str, int]) -> int:
+    """Guesses that a step may verify of one sequence, on a mesh of these sizes. Raises ConfigError where it has no
+    programs for them."""
     if speculation.kind == "off":
         return 0
     for axis in ("data", "pipeline"):
-        if mesh.shape[axis] > 1:
+        if sizes[axis] > 1:
             raise ConfigError(
                 f'speculation.kind is "{speculation.kind}", which does not work with mesh.{axis} above 1: set it to '
                 '"off", or take a mesh of tensor and expert alone',
