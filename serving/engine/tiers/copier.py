@@ -23,7 +23,15 @@ log = logging.getLogger(__name__)
 class PageCopier:
     """A `moves.PageMover`. `on_finished` is called, from one of the threads, when `finished` has something new."""
 
-    def __init__(self, exchange: PageExchange, host: HostPages, files: PageFiles | None) -> None:
+    def __init__(
+        self,
+        exchange: PageExchange,
+        host: HostPages,
+        files: PageFiles | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`clock` is read by the threads."""
+        self._clock = clock
         self.on_finished: Callable[[], None] = lambda: None
         self._exchange = exchange
         self._host = host
@@ -76,21 +84,21 @@ class PageCopier:
         self.on_finished()
 
     def _save(self, pages: tuple[Saving, ...], gathered: Staged) -> None:
-        begin, ok = time.perf_counter(), False
+        begin, ok = self._clock(), False
         try:
             self._host.put([saving.slot for saving in pages], [np.asarray(array) for array in gathered])
             ok = True
         except Exception:
             log.exception("pages could not be copied to host memory")
         finally:
-            self._say(Saved(tuple(saving.digest for saving in pages), ok, time.perf_counter() - begin))
+            self._say(Saved(tuple(saving.digest for saving in pages), ok, self._clock() - begin))
 
     def _load(self, ticket: int, sources: tuple[Source, ...]) -> None:
-        begin, good, bad = time.perf_counter(), 0, ()
+        begin, good, bad = self._clock(), 0, ()
         read = begin
         try:
             bad = tuple(s.digest for s in sources if s.reads_file and not self._read(s))
-            read = time.perf_counter()
+            read = self._clock()
             there = next((i for i, source in enumerate(sources) if source.digest in bad), len(sources))
             if there:
                 size = self._exchange.size_for(there)
@@ -100,7 +108,7 @@ class PageCopier:
         except Exception:
             log.exception("pages could not be copied to the device")
         finally:
-            self._say(Loaded(ticket, good, bad, time.perf_counter() - begin, read - begin))
+            self._say(Loaded(ticket, good, bad, self._clock() - begin, read - begin))
 
     def _read(self, source: Source) -> bool:
         assert self._files is not None
@@ -108,14 +116,14 @@ class PageCopier:
 
     def _write(self, digest: bytes, slot: int) -> None:
         assert self._files is not None
-        begin, ok = time.perf_counter(), False
+        begin, ok = self._clock(), False
         try:
             self._files.write(digest, self._host.parts(slot))
             ok = True
         except OSError as error:
             log.warning("a page could not be written to disk: %s", error.strerror or error)
         finally:
-            self._say(Written(digest, ok, time.perf_counter() - begin))
+            self._say(Written(digest, ok, self._clock() - begin))
 
     def _delete(self, digest: bytes) -> None:
         assert self._files is not None

@@ -41,6 +41,7 @@ class Restores:
         self._restores: dict[Sequence, _Restore] = {}
         self._coming: dict[bytes, int] = {}  # tickets
         self._owners: dict[int, _Restore] = {}  # by ticket
+        self._refused = 0  # times in a row that computing was the faster
 
     @property
     def is_waiting(self) -> bool:
@@ -63,8 +64,10 @@ class Restores:
         restore = self._restores.get(sequence)
         if restore is None:
             compute = self._cost.least_seconds(len(wanted) * self._pool.page_size)
-            if not is_worth(self._tiers.copy_seconds(wanted), compute):
+            if not is_worth(self._tiers.copy_seconds(wanted), compute, self._refused):
+                self._refused += 1
                 return False
+            self._refused = 0
             restore = _Restore(_AGAIN * len(wanted), self._pool.pages_for(len(sequence.tokens)))
         if not restore.in_flight and not self._may_begin(restore):
             return self._await(restore, wanted)
