@@ -4,6 +4,8 @@ Programs take weights and pages as arguments, so they stay compiled while neithe
 same shapes.
 """
 
+import ctypes
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -69,6 +71,8 @@ class DeviceMemory:
             self._on_host = [[np.asarray(leaf) for leaf in resident.weights] for resident in self._residents]
         for resident in self._residents:
             resident.weights, resident.pool = (), _nothing()
+        if self._on_cpu:
+            _trim_heap()
         return self.pool_bytes + (0 if keep == "host" and self._on_cpu else self.weight_bytes)
 
     def take_back(self) -> None:
@@ -101,6 +105,13 @@ def _bytes(leaf: Any) -> int:
     """On all devices together."""
     shard = leaf.sharding.shard_shape(leaf.shape)
     return int(np.prod(shard)) * leaf.dtype.itemsize * leaf.sharding.num_devices
+
+
+def _trim_heap() -> None:
+    """The C library keeps what XLA frees (see `device.keep_freed_memory`): here the system gets it back."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def _nothing() -> Any:

@@ -36,11 +36,13 @@ class ReplayedStep:
 
 
 def deployment_of(header: TraceHeader, checkpoint: Path) -> Deployment:
-    """The deployment that was traced, as far as its programs go, over `checkpoint`. Raises RequestError."""
+    """The deployment that was traced, as far as its programs go, over `checkpoint`. Raises RequestError, UnsupportedError."""
 
     def table(kind: type, name: str, **more: Any) -> Any:
         return msgspec.convert(header.tables[name] | more, kind, dec_hook=lambda kind, value: kind(value))
 
+    if header.tables["speculation"].get("kind") == "draft":
+        raise UnsupportedError("the trace has guesses of a draft model, which a replay has not", param="trace")
     try:
         return Deployment(
             name=header.model_name,

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -125,9 +126,11 @@ async def test_a_stream_that_slept_goes_on_with_the_same_tokens(engine: LocalEng
     assert (await events_of(engine, request("after")))[0].cached_tokens is not None
 
 
-async def test_memory_is_given_back_in_sleep_and_not_twice(engine: LocalEngine) -> None:
+async def test_memory_is_given_back_in_sleep_and_not_twice(engine: LocalEngine, executor: Executor) -> None:
     assert engine.model is not None
+    held = [weakref.ref(leaf) for leaf in (*executor._resident.weights, executor.pool)]
     first = await engine.operate(Sleep(weights="none"))
+    assert all(leaf() is None for leaf in held)
     assert not engine.model.memory.has_weights
     assert (await engine.operate(Sleep())).freed_bytes == 0
     await engine.operate(Wake())
