@@ -165,6 +165,8 @@ class TurnRunner:
     def _window(self, turn: TurnRequest) -> int:
         """The tokens that a prompt may have. Raises ContextLengthError where the output leaves none."""
         most, wanted = self._generator.max_model_len, turn.options.max_tokens
+        if wanted is None and turn.truncation == "disabled":
+            return most - 1  # nothing would be left out for a longer answer
         if wanted is None:
             return most - max(1, int(most * _OUTPUT_SHARE))
         if wanted >= most:

@@ -347,6 +347,18 @@ async def test_a_long_result_is_cut_to_its_share_of_the_window(model_of: ModelOf
     assert end_of(events).reason == "stop"
 
 
+async def test_room_is_kept_for_an_answer_only_where_history_may_give_it(model_of: ModelOf) -> None:
+    history = [{"role": "user", "content": "word " * 60}, {"role": "assistant", "content": "ok"}] * 8
+    tokens = None
+    for truncation in ("disabled", "auto"):
+        events = await played(model_of(["ok"], window=600), turn_of(*history, QUESTION, truncation=truncation))
+        fitted = next(event.context for event in events if isinstance(event, ContextFitted))
+        assert bool(fitted.left_out) == (truncation == "auto")
+        tokens = fitted.prompt_tokens if tokens is None else tokens
+    assert tokens is not None
+    assert 450 < tokens < 600
+
+
 async def test_results_that_no_longer_fit_end_the_turn_and_what_never_fits_is_refused(model_of: ModelOf) -> None:
     model = model_of([call("page")], window=600)
     turn = turn_of(
