@@ -111,6 +111,24 @@ def _agents_stream(target: Target) -> None:
     expect(asyncio.run(run()) > 0, "events")
 
 
+def _agents_responses(target: Target) -> None:
+    import agents
+    import openai
+
+    agents.set_tracing_disabled(True)
+
+    async def run() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=target.v1, api_key=target.key, timeout=TIMEOUT_SECONDS) as client:
+            model = agents.OpenAIResponsesModel(model=target.model, openai_client=client)
+            agent = agents.Agent(name="speaker", model=model, model_settings=agents.ModelSettings(max_tokens=16))
+            session = agents.OpenAIConversationsSession(openai_client=client)
+            for _ in range(2):
+                await agents.Runner.run(agent, ASK, session=session)
+            return [str(item["role"]) for item in await session.get_items()]
+
+    expect(asyncio.run(run()) == ["user", "assistant"] * 2, "what was said is in the session")
+
+
 CALLS = [
     Call("langchain-openai", "invoke", _langchain_invoke),
     Call("langchain-openai", "stream", _langchain_stream),
@@ -122,4 +140,5 @@ CALLS = [
     Call("litellm", "completion over /v1/messages", _litellm_messages),
     Call("openai-agents", "run with a tool", _agents_run),
     Call("openai-agents", "run, streamed", _agents_stream),
+    Call("openai-agents", "responses, with a session", _agents_responses),
 ]

@@ -87,6 +87,38 @@ def _batch(target: Target) -> None:
         expect(client.files.delete(file_id).deleted, "files are deleted")
 
 
+def _responses(target: Target) -> None:
+    client = _client(target)
+    first = client.responses.create(model=target.model, input=ASK, max_output_tokens=16)
+    expect(first.output_text, "an answer")
+    with client.responses.stream(
+        model=target.model, input=ASK, previous_response_id=first.id, max_output_tokens=16
+    ) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+    expect("".join(deltas), "deltas")
+    expect(client.responses.retrieve(first.id).output == first.output, "it is kept")
+    client.responses.delete(first.id)
+
+
+def _conversation(target: Target) -> None:
+    client = _client(target)
+    made = client.conversations.create(metadata={"topic": "check"})
+    client.responses.create(model=target.model, input=ASK, conversation=made.id, max_output_tokens=16)
+    roles = [item.role for item in client.conversations.items.list(made.id, order="asc")]
+    expect(roles == ["user", "assistant"], "what was said is in it")
+    expect(client.conversations.delete(made.id).deleted, "it is deleted")
+
+
+def _background(target: Target) -> None:
+    client = _client(target)
+    stream = client.responses.create(model=target.model, input=ASK, background=True, stream=True, max_output_tokens=16)
+    begun = next(iter(stream))
+    stream.close()
+    after = begun.sequence_number
+    rest = list(client.responses.retrieve(begun.response.id, stream=True, starting_after=after))
+    expect([event.sequence_number for event in rest] == list(range(1, len(rest) + 1)), "every event")
+
+
 CALLS = [
     Call("openai", name, run)
     for name, run in (
@@ -97,5 +129,8 @@ CALLS = [
         ("completions", _completion),
         ("an error's exception", _errors),
         ("files and batches", _batch),
+        ("responses, whole, streamed and kept", _responses),
+        ("conversations", _conversation),
+        ("responses in the background", _background),
     )
 ]

@@ -148,3 +148,15 @@ async def test_the_agents_framework_runs_tools_and_streams(make_api: ApiMaker) -
         kinds = {event.type async for event in streamed.stream_events()}
         assert kinds >= {"raw_response_event", "run_item_stream_event"}
         assert streamed.final_output == "Sunny again."
+
+
+async def test_the_agents_framework_keeps_a_session_in_a_conversation(make_api: ApiMaker) -> None:
+    agents.set_tracing_disabled(True)
+    async with sdk(make_api(make_api.says("One."), make_api.says("Two."))) as client:
+        model = agents.OpenAIResponsesModel(model=MODEL, openai_client=client)
+        agent = agents.Agent(name="guide", model=model)
+        session = agents.OpenAIConversationsSession(openai_client=client)
+        for said, answer in (("a", "One."), ("b", "Two.")):
+            assert (await agents.Runner.run(agent, said, session=session)).final_output == answer
+        assert [item["role"] for item in await session.get_items()] == ["user", "assistant"] * 2
+        await session.clear_session()
