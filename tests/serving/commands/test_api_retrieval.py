@@ -5,6 +5,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openai
@@ -39,6 +40,7 @@ folder = "stores"
 concurrent_files = 1
 """
 SMALL = {"type": "static", "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 20}}
+BY_WORDS: Any = {"hybrid_search": {"embedding_weight": 0.01, "text_weight": 1}}  # a random encoder knows no meaning
 MARKDOWN = "\n\n".join(f"## Part {n}\n\nThe cat sat on mat {n}. A dog sat on the cat {n} times." for n in range(120))
 FACT = "Lanolin is what remains of the washing of wool."
 PAGES = ["The cat sat on a mat.\nA dog sat.", f"Sheep are shorn in spring.\n{FACT}", "The end."]
@@ -112,13 +114,15 @@ async def test_a_kill_in_the_middle_of_an_ingest_costs_nothing(tmp_path: Path, e
         assert [file.status for file in ended] == ["completed", "completed"], ended
         cats, wool = [(file.model_extra or {})["progress"] for file in ended]
         assert cats["chunks"] == cats["of"] == progress["of"]
-        found = await client.vector_stores.search(store.id, query="What remains of washing wool? lanolin")
+        found = await client.vector_stores.search(store.id, query="What remains of wool?", ranking_options=BY_WORDS)
         citation = (found.data[0].model_extra or {})["citation"]
         pages = await client.vector_stores.files.content(ended[1].id, vector_store_id=store.id)
         assert (found.data[0].filename, citation["file_id"], citation["page"]) == ("wool.pdf", ended[1].id, 2)
         assert FACT in citation["quote"]
         assert (pages.data[0].text or "")[citation["start"] : citation["end"]] == citation["quote"]
-        (shown,) = (await client.vector_stores.search(store.id, query="Part 77 of the cats", max_num_results=1)).data
+        (shown,) = (
+            await client.vector_stores.search(store.id, query="Part 77", max_num_results=1, ranking_options=BY_WORDS)
+        ).data
         content, place = shown.content[0].text, shown.content[0].model_extra or {}
         assert "## Part 77" in content
         assert MARKDOWN[place["start"] : place["end"]] == content
