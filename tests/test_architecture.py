@@ -30,6 +30,8 @@ USES_JAX = {
     "reduced_precision.py",
     "pipeline.py",
     "stage.py",
+    "adapted_programs.py",
+    "adapter_stacks.py",
     "conversion.py",
     "compiled.py",
     "deployment_plan.py",
