@@ -6,12 +6,14 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
+from serving.api.error_reply import stopping
 from serving.api.responses.made import MadeResponse
 from serving.api.responses.output import Told
-from serving.errors import OverloadedError
+from serving.errors import OverloadedError, WeftError
 from serving.observability.logs import log_failure
 
 MOST_RUNNING = 256  # of this process; each waits for its row like any other request
+MOST_KEPT = 1024  # of those that have ended
 KEPT_SECONDS = 600.0  # after the end, the events between; the response itself is in the store
 
 logger = logging.getLogger(__name__)
@@ -37,8 +39,10 @@ class LiveResponse:
     def ended_before(self, moment: float) -> bool:
         return self._ended_at is not None and self._ended_at <= moment
 
-    async def cancel(self) -> None:
-        """Returns once it has ended."""
+    async def cancel(self, why: WeftError | None = None) -> None:
+        """Returns once it has ended. None: somebody has asked for it."""
+        if not self._task.done():
+            self._made.failure = why
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -102,9 +106,12 @@ class LiveResponses:
             await live.cancel()
 
     def drop_ended(self, kept_seconds: float = 0.0) -> None:
-        """The events of those that ended longer ago."""
+        """The events of those that ended longer ago, and of the oldest where they are too many."""
         moment = time.monotonic() - kept_seconds
         self._live = {name: live for name, live in self._live.items() if not live.ended_before(moment)}
+        ended = [name for name, live in self._live.items() if live.ended]
+        for name in ended[: max(0, len(ended) - MOST_KEPT)]:
+            del self._live[name]
 
     async def close(self) -> None:
-        await asyncio.gather(*(live.cancel() for live in self._live.values()))
+        await asyncio.gather(*(live.cancel(stopping()) for live in self._live.values()))

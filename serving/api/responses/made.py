@@ -54,7 +54,7 @@ class MadeResponse:
         self._caller = caller
         tree = tree_of(body.previous_response_id or body.conversation_id or "") or new_tree()
         self.id = new_id(RESPONSE, tree)
-        self.failure: WeftError | None = None  # what ended it early
+        self.failure: WeftError | None = None  # what ended it early; set before a cancellation, why that is
         self.generation = ModelCalls(service, caller, stream=bool(body.stream))
         self._outline = outline_of(body, self.id, service.card.name, service.now())
         for label in self._tools.unavailable:
@@ -160,7 +160,10 @@ class MadeResponse:
             async for told in self._failed(failure):
                 yield told
         except asyncio.CancelledError:  # its readers are told
-            self._outline.cancel()
+            if self.failure is None:
+                self._outline.cancel()
+            else:
+                self._outline.fail(self.failure)
             async for told in self._cut():
                 yield told
             yield self._numbered({"type": "response.failed", "response": self.response})

@@ -3,11 +3,13 @@
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
 from serving.sessions.conversations.records import Owner
 from tests.fakes.engine import Script
 from tests.serving.api.conftest import MODEL, Api, ApiMaker
+from tests.serving.api.listening import listening
 from tests.serving.api.responses.asking import ask, create, refused, texts, told
 
 
@@ -83,6 +85,36 @@ async def test_another_process_can_ask_for_its_end(make_api: ApiMaker) -> None:
     await responses.conversations.ask_end(Owner("anonymous"), made["id"])
     await responses.keeper.tick()
     assert (await ask(api, "GET", f"/v1/responses/{made['id']}"))["status"] == "cancelled"
+
+
+async def test_a_server_that_stops_says_that_it_was_not_the_client(make_api: ApiMaker) -> None:
+    api = make_api(Script(token_ids=make_api.ids("Halfway there"), hold_after=7))
+    made = await create(api, background=True)
+    while api.app.state.responses.live.get(made["id"]).told < 8:
+        await asyncio.sleep(0)
+    await api.app.state.responses.live.close()
+    failed = await ask(api, "GET", f"/v1/responses/{made['id']}")
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "server_stopping")
+    assert texts(failed["output"])
+
+
+async def test_a_client_that_leaves_ends_a_response_that_is_not_in_the_background(make_api: ApiMaker) -> None:
+    api = make_api(Script(token_ids=make_api.ids("Halfway there"), hold_after=7), make_api.says("Yes."))
+    async with listening(api.app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=99) as http:
+        name = (await http.post("/v1/conversations", json={})).json()["id"]
+        body = {"input": "hi", "conversation": name, "stream": True}
+        async with http.stream("POST", "/v1/responses", json=body) as reply:
+            async for line in reply.aiter_lines():
+                if '"delta"' in line:
+                    break
+        page: list[Any] = []
+        while not page:
+            page = (await http.get(f"/v1/conversations/{name}/items?order=asc")).json()["data"]
+        assert "Halfway".startswith(page[1]["content"][0]["text"])
+        assert page[1]["status"] == "incomplete"
+        again = await http.post("/v1/responses", json={"input": "go on", "conversation": name})
+        assert again.json()["status"] == "completed"
+        assert api.engine.closed
 
 
 async def test_one_that_fails_says_so_and_frees_its_conversation(make_api: ApiMaker) -> None:
