@@ -43,6 +43,7 @@ SETTINGS = {
 }
 SEED = 990_002  # of dialogues; training takes others
 LONGEST = 480  # tokens of a prompt
+BUCKETS = (1, 8, 32, 64, 256)
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,19 @@ class Took:
 class Engine:
     """One executor, and a new scheduler for each run."""
 
-    def __init__(self, kind: str, users: int) -> None:
+    def __init__(self, kind: str, most_users: int) -> None:
         demo = load_deployment(DEMO)
         engine = dataclasses.replace(
-            demo.engine, max_num_seqs=users, max_model_len=1024, max_num_batched_tokens=256, token_buckets=()
+            demo.engine,
+            max_num_seqs=most_users,
+            max_model_len=1024,
+            max_num_batched_tokens=256,
+            token_buckets=BUCKETS,
         )
         self._demo: Deployment = dataclasses.replace(demo, engine=engine, speculation=SETTINGS[kind])
         self._executor: Any = load_executor(self._demo, 1024)
-        self.users = users
 
-    def run(self, prompts: list[tuple[int, ...]]) -> tuple[Took, list[list[int]], int, int]:
+    def run(self, prompts: list[tuple[int, ...]], users: int) -> tuple[Took, list[list[int]], int, int]:
         """(what it took, tokens of each prompt's answer, guesses, of those accepted)."""
         limits = self._executor.limits
         speculator = speculator_for(self._demo.speculation, limits)
@@ -105,7 +109,7 @@ class Engine:
                 )
 
         begin, cpu_begin = time.perf_counter(), time.process_time()
-        for _ in range(self.users):
+        for _ in range(users):
             send()
         while not loop.idle:
             for event in loop.step():
@@ -124,7 +128,10 @@ def main() -> None:
     parser.add_argument("--runs", type=count, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    rows = [row for users in args.users for row in measure(users, args.kinds, args.requests, args.runs)]
+    off, rows = Engine("off", max(args.users)), []
+    for kind in args.kinds:
+        engine = Engine(kind, max(args.users))
+        rows += [measure(kind, engine, off, users, args.requests, args.runs) for users in args.users]
     table = Table(
         "kind", "users", "guessed", "accepted", "tokens/s", "speed-up", "by CPU time", "least", "differing streams"
     )
@@ -145,44 +152,33 @@ def main() -> None:
         args.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
 
 
-def measure(users: int, kinds: list[str], requests: int, runs: int) -> list[Row]:
+def measure(kind: str, engine: Engine, off: Engine, users: int, requests: int, runs: int) -> Row:
     texts = prompts_of(max(requests, 2 * users))
-    off = Engine("off", users)
-    off.run(texts)
-    rows = []
-    for kind in kinds:
-        engine = Engine(kind, users)
-        engine.run(texts)
-        ratios, of_cpu, speeds = [], [], []
-        answers: list[list[int]] = []
-        guessed = accepted = 0
-        before, expected, _, _ = off.run(texts)
-        for _ in range(runs):
-            took, answers, guessed, accepted = engine.run(texts)
-            after = off.run(texts)[0]
-            ratios.append((before.seconds + after.seconds) / 2 / took.seconds)
-            of_cpu.append((before.cpu + after.cpu) / 2 / took.cpu)
-            speeds.append(sum(map(len, answers)) / took.seconds)
-            before = after
-        tokens = sum(map(len, answers))
-        differing = sum(a != b for a, b in zip(answers, expected, strict=True))
-        share = accepted / guessed if guessed else 0.0
-        speed = statistics.median(speeds)
-        rows.append(
-            Row(
-                kind,
-                users,
-                guessed / tokens,
-                share,
-                speed,
-                statistics.median(ratios),
-                statistics.median(of_cpu),
-                min(ratios),
-                differing,
-            )
-        )
-        print(rows[-1], file=sys.stderr, flush=True)
-    return rows
+    engine.run(texts, users)
+    ratios, of_cpu, speeds = [], [], []
+    answers: list[list[int]] = []
+    guessed = accepted = 0
+    before, expected, _, _ = off.run(texts, users)
+    for _ in range(runs):
+        took, answers, guessed, accepted = engine.run(texts, users)
+        after = off.run(texts, users)[0]
+        ratios.append((before.seconds + after.seconds) / 2 / took.seconds)
+        of_cpu.append((before.cpu + after.cpu) / 2 / took.cpu)
+        speeds.append(sum(map(len, answers)) / took.seconds)
+        before = after
+    row = Row(
+        kind=kind,
+        users=users,
+        guessed=guessed / sum(map(len, answers)),
+        accepted=accepted / guessed if guessed else 0.0,
+        tokens_per_second=statistics.median(speeds),
+        speed_up=statistics.median(ratios),
+        cpu=statistics.median(of_cpu),
+        least=min(ratios),
+        differing=sum(a != b for a, b in zip(answers, expected, strict=True)),
+    )
+    print(row, file=sys.stderr, flush=True)
+    return row
 
 
 def prompts_of(number: int) -> list[tuple[int, ...]]:

@@ -31,12 +31,13 @@ def choose_depths(
     *,
     most_tokens: int,
     plain_seconds: float,
-    seconds: Callable[[int, int], float],
+    seconds: Callable[[int, int], float | None],
 ) -> list[int]:
     """How many guesses each of the decoding sequences gets, at most `available`; all 0 where none pay.
 
     `plain_seconds` is what a token of each sequence takes without guesses, `seconds(n, d)` what a step of n tokens
-    takes in which a sequence has up to d guesses; `most_tokens` bounds n.
+    takes in which a sequence has up to d guesses; `most_tokens` bounds n. Where that is not known (None), the
+    shallowest such step may be tried, and no deeper one before it.
     """
     useful = [useful_depth(rate, count) for rate, count in zip(rates, available, strict=True)]
     best, best_speed = [0] * len(rates), MARGIN * len(rates) / plain_seconds
@@ -47,6 +48,9 @@ def choose_depths(
             break
         gain = sum(expected_tokens(rate, depth) for rate, depth in zip(rates, depths, strict=True))
         took = seconds(tokens, cap)
-        if gain > best_speed * took:
-            best, best_speed = depths, gain / took
+        expected = plain_seconds if took is None else took
+        if gain > best_speed * expected:
+            best, best_speed = depths, gain / expected
+        if took is None:
+            break
     return best

@@ -148,7 +148,7 @@ class Speculator:
             [len(guesses) for guesses in found],
             most_tokens=most_tokens,
             plain_seconds=plain,
-            seconds=lambda tokens, depth: self._pace.guessed_seconds(tokens, 0 if self._lookup else depth) or plain,
+            seconds=lambda tokens, depth: self._pace.guessed_seconds(tokens, 0 if self._lookup else depth),
         )
 
 

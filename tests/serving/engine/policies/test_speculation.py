@@ -44,3 +44,13 @@ def test_a_step_holds_no_more_tokens_than_it_may() -> None:
 def test_little_gain_is_not_worth_the_trouble() -> None:
     depths = choose_depths([0.25], [1], most_tokens=99, plain_seconds=1.0, seconds=lambda n, d: 1.22)
     assert depths == [0]
+
+
+def test_what_is_not_known_is_tried_where_it_is_cheapest() -> None:
+    def unknown(tokens: int, depth: int) -> float | None:
+        return None
+
+    assert choose_depths([0.9], [4], most_tokens=99, plain_seconds=1.0, seconds=unknown) == [1]
+    assert choose_depths(
+        [0.9], [4], most_tokens=99, plain_seconds=1.0, seconds=lambda n, d: 1.1 if d < 3 else None
+    ) == [3]
