@@ -62,6 +62,7 @@ _COUNTERS = {
     "weft_grammar_hits": ("grammar_hits", "Streams whose grammar was compiled already."),
     "weft_grammar_compile_seconds": ("grammar_compile_seconds", "Seconds spent compiling grammars."),
     "weft_grammar_refusals": ("grammar_refusals", "Grammars that could not be compiled."),
+    "weft_grammar_fed_tokens": ("fed_tokens", "Generated tokens that a grammar left no choice for, fed and not drawn."),
     "weft_grammar_masks": ("masks", "Masks computed for grammars."),
     "weft_grammar_mask_seconds": ("mask_seconds", "Seconds spent computing masks."),
 }
@@ -133,6 +134,13 @@ class EngineCollector(Collector):
             "class",
             [(name, self._now[f"waiting_{name}"]) for name in ("interactive", "standard", "batch")],
         )
+        state = [(str(self._now["state"]), 1.0)]
+        yield self._by_label("weft_engine_state", "running, paused or asleep; always 1.", "state", state)
+        wakes = float(self._now["wakes_on_request"])
+        yield self._gauge("weft_engine_wakes_on_request", "1 where a request wakes an engine that sleeps.", wakes)
+        if self._now["weights"]:
+            version = [(self._now["weights"], 1.0)]
+            yield self._by_label("weft_weights", "The version of the weights; always 1.", "version", version)
         if self._now["speculation"]:
             kind = [(self._now["speculation"], 1.0)]
             yield self._by_label("weft_speculation", "What guesses at tokens; always 1.", "kind", kind)

@@ -52,6 +52,12 @@ async def _samples(api: Api) -> dict[str, float]:
     return samples
 
 
+async def test_metrics_name_the_engines_state(ailing: Api) -> None:
+    engine = _engine(ailing)
+    engine.answer = replace(await engine.stats(), state=EngineState.PAUSED)
+    assert (await _samples(ailing))["weft_engine_state{paused}"] == 1
+
+
 async def test_an_engine_that_requests_wake_is_ready_in_its_sleep(ailing: Api) -> None:
     engine = _engine(ailing)
     engine.answer = replace(await engine.stats(), state=EngineState.ASLEEP, wakes_on_request=True)

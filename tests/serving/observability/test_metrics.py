@@ -5,6 +5,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.engine.client import EngineStats
+from serving.engine.operation import EngineState
 from serving.engine.tiers.stats import TierStats
 from serving.observability.metrics import Metrics, StreamMeter
 from tests.fakes.engine import ScriptedEngine
@@ -30,7 +31,9 @@ def test_every_number_of_the_engine_is_exposed() -> None:
     base = _stats(started_at=1, free_pages=50, used_pages=50)
     before = _render(_met(), base)
     for field in fields(EngineStats):
-        value = {"ready": not base.ready, "tenant_service": (("a", 7.0),), "tiers": (_tier(),)}.get(field.name, 7)
+        words = {"state": EngineState.PAUSED, "weights": "fp_7", "speculation": "ngram"}
+        others = {"ready": not base.ready, "tenant_service": (("a", 7.0),), "tiers": (_tier(),)}
+        value = (words | others).get(field.name, 7)
         changed = replace(base, **{field.name: value})
         assert _render(_met(), changed) != before, field.name
 
