@@ -46,6 +46,7 @@ class EngineStats:
     generation_tokens: int  # counter
     host_seconds: float  # counter: planning, packing, committing
     device_wait_seconds: float  # counter: blocked on the device
+    fed_tokens: int = 0  # counter, generated tokens that a grammar left no choice for: fed and not drawn
     mask_seconds: float = 0.0  # counter: computing the masks of grammars
     masks: int = 0  # counter
     speculation: str = ""  # what guesses at tokens: the deployment's speculation.kind; "": nothing

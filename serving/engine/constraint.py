@@ -47,6 +47,21 @@ class Constraint:
         """[W] uint32: what is allowed where there is no matcher."""
         return self._free
 
+    def forced(self, most: int) -> tuple[int, ...]:
+        """The next tokens, at most so many, as far as each is the only one that its mask allows; they are not read.
+        Nothing where it is not two: one is drawn as soon as it could be fed."""
+        matcher = self.matcher
+        if matcher is None:
+            return ()
+        found: list[int] = []
+        for token_id in matcher.compute_ff_tokens()[:most]:
+            if _only_bit(matcher.compute_bitmask()) != token_id or matcher.try_consume_tokens([token_id]) != 1:
+                break
+            found.append(token_id)
+        if found and not matcher.rollback(len(found)):
+            self._failure = brief(matcher.get_error())
+        return tuple(found) if len(found) > 1 and self.failure is None else ()
+
     def follow(self, tokens: Sequence[int], first: int = 0) -> None:
         """Makes tokens[first:] the output that was read."""
         count = len(tokens) - first
@@ -76,6 +91,16 @@ class Constraint:
             if list(tokens[first + end - size : first + end]) == self._starts_after:
                 self._begin = self._read = end
                 return
+
+
+def _only_bit(mask: bytes) -> int | None:
+    """The token that a mask allows; None where it is not exactly one."""
+    words = np.frombuffer(mask, np.uint8)
+    (places,) = np.nonzero(words)
+    if len(places) != 1:
+        return None
+    word = int(words[places[0]])
+    return int(places[0]) * 8 + word.bit_length() - 1 if word & (word - 1) == 0 else None
 
 
 def brief(message: str) -> str:

@@ -27,6 +27,7 @@ from serving.engine.shards import ShardedScheduler
 from serving.engine.tiers.page_tiers import PageTiers
 from serving.engine.token_masks import TokenMasks
 
+MOST_FORCED = 32  # tokens that a grammar feeds at once
 GRAMMAR_FAILED = "the grammar cannot be followed any further"
 
 
@@ -173,6 +174,8 @@ class EngineLoop:
             masks = self.masks.of(constraints)
         pending.draw(masks)
         for owner, constraint in zip(owners, constraints, strict=True):
+            if constraint is not None and owner.may_be_fed:
+                owner.forced = constraint.forced(MOST_FORCED)
             if constraint is not None and constraint.failure is not None:
                 event = self.scheduler.abort(owner.request_id, error=f"{GRAMMAR_FAILED}: {constraint.failure}")
                 assert event is not None

@@ -355,6 +355,7 @@ class LocalEngine:
             steps=scheduler.steps,
             prompt_tokens=scheduler.prompt_tokens,
             generation_tokens=scheduler.generation_tokens,
+            fed_tokens=scheduler.fed_tokens,
             waiting_interactive=scheduler.waiting_interactive,
             waiting_standard=scheduler.waiting_standard,
             waiting_batch=scheduler.waiting_batch,

@@ -17,6 +17,7 @@ and passing is bounded (`policies/hits.py`); of the running ones the first in pr
 hold pages, so it always advances; and a lower class has its elder (`policies/aging.py`).
 """
 
+import itertools
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -70,6 +71,7 @@ class SchedulerStats:
     steps: int  # counter, plans issued
     prompt_tokens: int  # counter, planned; a prompt computed again after preemption counts again
     generation_tokens: int  # counter, delivered
+    fed_tokens: int  # counter, of those, forced by a grammar and not drawn
     guessed_tokens: int  # counter, by speculation
     accepted_tokens: int  # counter, those that were right
     tenant_service: tuple[tuple[str, float], ...]  # of those served most, see `policies/fairness.py`
@@ -141,6 +143,7 @@ class Scheduler:
         self._steps = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
+        self._fed_tokens = 0
         self._deadline_drops = 0
         self._deadline_stops = 0
         self._tenant_service: tuple[tuple[str, float], ...] = ()
@@ -191,6 +194,7 @@ class Scheduler:
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
+            fed_tokens=self._fed_tokens,
             guessed_tokens=0 if self._speculator is None else self._speculator.guessed,
             accepted_tokens=0 if self._speculator is None else self._speculator.accepted,
             tenant_service=self._tenant_service,
@@ -343,6 +347,8 @@ class Scheduler:
         for sequence, planned, computed in zip(issued.owners, plan.ranges, result.ranges, strict=True):
             if sequence.finished:
                 continue
+            if planned.samples and sequence.knows(planned):
+                continue
             if planned.prompt_logprobs_from is not None:
                 sequence.gather(planned, computed)
             token_id = computed.token_id
@@ -359,6 +365,8 @@ class Scheduler:
                 event = self._accept(sequence, planned.num_output, token_id, computed.logprobs)
                 if computed.following and event.finish_reason is None:
                     event = self._accept_following(sequence, planned.num_output, event, computed)
+                if sequence.forced and event.finish_reason is None:
+                    event = self._feed(sequence, event)
                 if planned.guesses:
                     event = self._judge(sequence, planned, computed, event)
                 accepted += len(event.token_ids)
@@ -374,7 +382,7 @@ class Scheduler:
                 issued.plan.rounds + planned.guesses
                 for issued in self._issued
                 for owner, planned in zip(issued.owners, issued.plan.ranges, strict=True)
-                if owner is sequence and planned.samples
+                if owner is sequence and planned.samples and not sequence.knows(planned)
             ]
             assert len(samples) <= sequence.in_flight <= sum(samples)
 
@@ -388,6 +396,24 @@ class Scheduler:
         if newest.num_decode < len(newest.ranges) or newest.admissions or (len(roster.waiting) and roster.free_rows):
             return False
         return speculator.would_guess([*roster.foreground, *roster.background])
+
+    def _feed(self, sequence: Sequence, event: TokenEvent) -> TokenEvent:
+        """`event` with the tokens that have to follow its own by the grammar: they are computed as part of a prompt
+        would be. What a plan in flight draws in the place of the first of them is dropped when it is committed."""
+        forced, sequence.forced = sequence.forced, ()
+        room = sequence.max_length - 1 - len(sequence.tokens)  # the last token is always drawn, and ends the stream
+        if forced[0] != event.token_ids[-1] or room < 1:
+            return event
+        fed = tuple(itertools.takewhile(lambda token_id: token_id not in sequence.end_tokens, forced[1 : 1 + room]))
+        if not fed:
+            return event
+        sequence.in_flight = 0
+        sequence.tokens.extend(fed)
+        sequence.account.charged += len(fed) * sequence.token_charge
+        if sequence.may_publish:
+            self._sharing.publish(sequence)
+        self._fed_tokens += len(fed)
+        return replace(event, token_ids=(*event.token_ids, *fed))
 
     def _judge(self, sequence: Sequence, planned: Range, computed: RangeResult, event: TokenEvent) -> TokenEvent:
         """`event` with what became of the guesses of its range."""

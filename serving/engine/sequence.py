@@ -36,6 +36,7 @@ class Sequence:
         "end_tokens",
         "expires_at",
         "finished",
+        "forced",
         "furthest",
         "gathered",
         "guessing",
@@ -116,6 +117,9 @@ class Sequence:
 
         self.guessing: Guessing | None = None  # where the engine speculates
 
+        # What the token in flight has to be, and those behind it, where its grammar leaves no choice.
+        self.forced: tuple[int, ...] = ()
+
         self.started = False  # the first event was sent
         self.finished = False
         self.cached_tokens: int | None = None  # at first admission
@@ -126,6 +130,16 @@ class Sequence:
         of_adapter = b"" if self.adapter is None else self.adapter.digest
         self.root = root_digest(namespace, self.request.cache_salt, of_adapter)
         self.digests: list[bytes] = []
+
+    @property
+    def may_be_fed(self) -> bool:
+        """Whether tokens that need not be drawn can be fed instead: nothing is kept or reported of their draws."""
+        sampling = self.sampling
+        return self.guessing is None and sampling.logprobs is None and not sampling.needs_row
+
+    def knows(self, planned: Range) -> bool:
+        """Whether the token that a range in flight draws has been fed meanwhile."""
+        return planned.num_output < len(self.tokens) - self.num_prompt
 
     @property
     def remaining(self) -> int:

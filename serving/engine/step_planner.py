@@ -107,15 +107,17 @@ class StepPlanner:
         return True
 
     def _add_decodes(self, draft: Draft, running: list[Sequence]) -> list[Sequence]:
-        """One token for each sequence that has one position to compute, in precedence; returns those that have more,
-        which have had their pages since admission."""
+        """One token for each sequence that has one position to compute, in precedence; returns those that have more.
+        A prompt has had its pages since admission; where tokens that were fed have none, they come one by one."""
         prefills: list[Sequence] = []
         for sequence in tuple(running):
             remaining = sequence.remaining
-            if remaining > 1:
-                prefills.append(sequence)
             # One without a row was preempted just now, by one before it.
-            elif remaining == 1 and sequence.row is not None:
+            if sequence.row is None:
+                continue
+            if remaining > 1 and self._cover(sequence, remaining):
+                prefills.append(sequence)
+            elif remaining >= 1:
                 if draft.budget < 1:
                     break
                 if sequence.needs_page and not self._take_page(draft, sequence):

@@ -215,3 +215,32 @@ def test_an_aborted_stream_leaves_the_step_in_flight_to_the_others(
         if run.loop.idle:
             break
     assert made == alone["schema", "sampled"]
+
+
+PHRASES = GrammarSpec(
+    kind=GrammarKind.REGEX, text=r"(yes, of course|no, certainly not)( and [a-z]{2} again and again){3}"
+)
+
+
+@pytest.mark.parametrize("pages", [NUM_PAGES, 40])
+@pytest.mark.parametrize("kind", ["greedy", "sampled"])
+def test_tokens_that_a_grammar_leaves_no_choice_for_are_fed_and_are_those_that_would_be_drawn(
+    kind: str, pages: int, grammars: Grammars
+) -> None:
+    drawn, fed = Run(grammars), Run(grammars, pages=pages)
+    others = [request(f"other-{i}", None, SAMPLED, 90) for i in range(3)]
+    scored = dataclasses.replace(SAMPLING[kind], logprobs=0)  # whose logprobs are wanted must be drawn
+    expected = drawn.tokens(request("watched", PHRASES, scored))["watched"]
+    assert fed.tokens(*others, request("watched", PHRASES, SAMPLING[kind]))["watched"] == expected
+    assert drawn.scheduler.stats.fed_tokens == 0
+    assert fed.scheduler.stats.fed_tokens > len(expected) / 2
+    fed.scheduler.check()
+
+
+def test_what_is_fed_stops_before_the_last_token_that_a_stream_may_have(grammars: Grammars) -> None:
+    for most in range(2, 30):
+        short = dataclasses.replace(GREEDY, max_tokens=most)
+        run = Run(grammars)
+        made = run.tokens(request("watched", PHRASES, short))["watched"]
+        assert len(made) == most
+        assert run.scheduler.stats.used_pages == 0
