@@ -7,9 +7,11 @@ memory when it is first searched (`vector_cache.py`), words are FTS5's.
 
 import re
 import sqlite3
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -51,20 +53,23 @@ _ids = msgspec.json.Encoder()
 
 
 class SqliteIndex:
-    """Implements `Index`. Several processes of one machine may use one folder."""
+    """Implements `Index`. Several processes of one machine may search one folder, while one of them adds to it."""
 
     def __init__(self, folder: Path, *, cache_bytes: int = 1 << 30) -> None:
         """`cache_bytes` of vectors are held in memory. Raises ConfigError where the folder cannot be used."""
         self._folder = folder / "stores"
         self._cache = VectorCache(cache_bytes)
+        self._creating = threading.Lock()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"retrieval.folder: {folder} cannot be used: {error}", param="folder") from error
 
     def put_document(self, store: str, file_id: str, document: Document) -> None:
-        with self._open(store, create=True) as connection:
-            assert connection is not None
+        self._create(store)
+        with self._open(store, writes=True) as connection:
+            if connection is None:
+                raise DocumentGoneError(file_id)  # with its store
             self._remove(connection, file_id)
             connection.execute(
                 "INSERT INTO documents (file_id, text, page_starts) VALUES (?, ?, ?)",
@@ -78,7 +83,7 @@ class SqliteIndex:
         return None if row is None else Document(row[0], _page_starts(row[1]))
 
     def add(self, store: str, file_id: str, first: int, passages: Sequence[EmbeddedPassage]) -> None:
-        with self._open(store) as connection:
+        with self._open(store, writes=True) as connection:
             found = None if connection is None else _number_of(connection, file_id)
             if connection is None or found is None:
                 raise DocumentGoneError(file_id)
@@ -151,7 +156,7 @@ class SqliteIndex:
         return [held[each] for each in ids if each in held]
 
     def remove(self, store: str, file_id: str) -> None:
-        with self._open(store) as connection:
+        with self._open(store, writes=True) as connection:
             if connection is not None:
                 self._remove(connection, file_id)
 
@@ -183,30 +188,53 @@ class SqliteIndex:
         connection.execute("DELETE FROM passages WHERE document = ?", (number,))
         connection.execute("DELETE FROM documents WHERE number = ?", (number,))
 
+    def _create(self, store: str) -> None:
+        """Nobody sees a file without its tables."""
+        path = self._path(store)
+        half = path.with_name(f"{path.name}-new")
+        with self._creating, _told_as_unavailable():
+            if path.exists():
+                return
+            half.unlink(missing_ok=True)
+            with closing(sqlite3.connect(half, isolation_level=None)) as connection:
+                half.chmod(0o600)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(SCHEMA)
+            half.replace(path)
+
+    def _path(self, store: str) -> Path:
+        return self._folder / f"{_checked(store)}.sqlite"
+
     @contextmanager
-    def _open(self, store: str, *, create: bool = False) -> Iterator[sqlite3.Connection | None]:
-        """One transaction; None where the store holds nothing."""
-        path = self._folder / f"{_checked(store)}.sqlite"
-        is_new = not path.exists()
-        if is_new and not create:
+    def _open(self, store: str, *, writes: bool = False) -> Iterator[sqlite3.Connection | None]:
+        """One transaction; None where the store holds nothing. One that writes begins as such: a transaction that has
+        read cannot write any more once another has."""
+        path = self._path(store)
+        if not path.exists():
             yield None
             return
-        try:
-            with closing(sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
-                if is_new:
-                    path.chmod(0o600)
-                    connection.execute("PRAGMA journal_mode = WAL")
-                    connection.executescript(SCHEMA)
-                connection.execute("PRAGMA synchronous = NORMAL")
-                connection.execute("BEGIN IMMEDIATE" if create else "BEGIN")
-                try:
-                    yield connection
-                except BaseException:
-                    connection.execute("ROLLBACK")
-                    raise
-                connection.execute("COMMIT")
-        except (OSError, sqlite3.Error) as error:
-            raise IndexUnavailableError(f"the index cannot be read or written now: {type(error).__name__}") from error
+        # Read and write, but do not make: a store that was dropped a moment ago stays so.
+        address = f"file:{quote(str(path))}?mode=rw"
+        with (
+            _told_as_unavailable(),
+            closing(sqlite3.connect(address, timeout=BUSY_SECONDS, isolation_level=None, uri=True)) as connection,
+        ):
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+
+@contextmanager
+def _told_as_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise IndexUnavailableError(f"the index cannot be read or written now: {type(error).__name__}") from error
 
 
 def _checked(store: str) -> str:

@@ -45,7 +45,7 @@ class FileIngest:
 
     async def run(self, file: StoreFile) -> None:
         """To its end, good or bad. Waits where the server is full, the tenant at its limit, or the engine away.
-        Cancelled, it leaves what it has, for whoever goes on."""
+        Cancelled, or where a disk fails, which raises, it leaves what it has, for whoever goes on."""
         try:
             await self._ingest(file)
         except FileUnreadableError as error:
@@ -53,6 +53,8 @@ class FileIngest:
         except DocumentGoneError:
             return  # the file, or the whole store, was deleted meanwhile
         except WeftError as error:
+            if error.retryable:
+                raise
             await self._fail(file, "server_error", error.message)
 
     async def _ingest(self, file: StoreFile) -> None:

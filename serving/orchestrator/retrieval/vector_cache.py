@@ -53,7 +53,7 @@ class VectorCache:
             return _streamed(read(0), dimensions)
         with self._lock:
             loaded = self._stores.get(store)
-            if loaded is None or loaded.removals != state.removals or loaded.last > state.last:
+            if loaded is None or loaded.removals != state.removals:
                 loaded = _Loaded(state.removals, 0, _empty(0, dimensions), _empty(state.windows, dimensions))
             if loaded.last < state.last:
                 loaded = _grown(loaded, list(read(loaded.last)), state.last, dimensions)

@@ -1,6 +1,8 @@
 """What is kept is found, by vector and by words, in its store alone, whoever has opened the folder since."""
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +91,28 @@ def test_a_store_sees_nothing_of_another(index: SqliteIndex) -> None:
         index.add("vs_a", "f1", 1, [passage("late", 4, unit(0))])
     with pytest.raises(ValueError, match="no name of a store"):
         index.document("../vs_b", "f1")
+
+
+def test_files_come_into_a_new_store_at_once_while_it_is_searched(index: SqliteIndex) -> None:
+    files = [f"f{n}" for n in range(8)]
+    begin = threading.Barrier(9)
+
+    def fill(file: str) -> None:
+        begin.wait()
+        index.put_document("vs_a", file, Document("text " * 40))
+        for number in range(10):
+            index.add("vs_a", file, number, [passage(f"text {number} of {file}", number * 5, unit(number % D))])
+
+    def search() -> int:
+        begin.wait()
+        return max(len(index.by_vector("vs_a", unit(0), files, 99)) for _ in range(60))
+
+    with ThreadPoolExecutor(9) as threads:
+        work = [threads.submit(fill, file) for file in files]
+        assert threads.submit(search).result() <= 80
+        for each in work:
+            each.result()
+    assert len(index.by_vector("vs_a", unit(0), files, 99)) == 80
 
 
 def test_another_process_finds_what_this_one_kept(tmp_path: Path) -> None:
