@@ -76,7 +76,22 @@ class ContextBuilder:
     async def build(self, parts: ContextParts) -> Context:
         """Raises ContextLengthError where what must not be left out is too long, or with truncation "disabled" anything
         would be left out."""
-        return await replace(self, counter=CountedOnce(self.counter))._fitted(parts)
+        once = replace(self, counter=CountedOnce(self.counter))
+        return await once._whole(parts) or await once._fitted(parts)
+
+    async def _whole(self, parts: ContextParts) -> Context | None:
+        """With nothing left out; None where that does not fit. Most prompts are so, and are counted but once."""
+        lost: list[LeftOut] = []
+        documents = self._share(parts.documents, "document", self.shares.documents, lost)
+        notes = self._share(parts.notes, "note", self.shares.notes, lost)
+        if lost:
+            return None
+        conversation = parts.conversation
+        newest = _with_data(conversation.newest, documents, notes)
+        history = [message for turn in conversation.history for message in turn.messages]
+        messages = [*_instructions(conversation, parts.summary), *history, *newest.messages]
+        tokens = await self.counter.prompt(messages, parts.tools)
+        return Context(messages=messages, prompt_tokens=tokens) if tokens <= self.window else None
 
     async def _fitted(self, parts: ContextParts) -> Context:
         history = parts.conversation.history

@@ -196,5 +196,7 @@ async def test_nothing_is_rendered_twice_while_a_context_is_fitted() -> None:
     new, long = CountingCounter(), CountingCounter()
     await ContextBuilder(new, 100).build(ContextParts(conversation=conversation_of(chat(3, system=6))))
     assert len(new.prompts) == 1, "of a new conversation there is one prompt to count"
+    await ContextBuilder(new, 100).build(ContextParts(conversation=conversation_of(chat(3, 4, 5, system=6))))
+    assert len(new.prompts) == 2, "and of one that fits as a whole"
     await ContextBuilder(long, 400).build(ContextParts(conversation=conversation_of(chat(*[10] * 60))))
     assert len(long.prompts) == len(set(long.prompts)) > 3
