@@ -1,6 +1,8 @@
 """Page files are whole or not there, belong to one model and one layout, and leave other files alone."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,4 +120,33 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         files.write(digest(1), parts(1))
     assert not [*tmp_path.rglob("*.page*")]
+    files.close()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from serving.engine.tiers.page_files import PageFiles
+files = PageFiles(Path(sys.argv[1]), b"fingerprint of 1", 1 << 16)
+for number in range(1 << 30):
+    page = memoryview(bytearray([number % 251]) * (1 << 16))
+    files.write((number % 256).to_bytes(32, "big"), [page])
+    print(number, flush=True)
+"""
+
+
+def test_an_engine_that_is_killed_while_it_writes_leaves_whole_pages_and_the_folder_free(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        for _ in range(40):
+            writer.stdout.readline()
+        writer.kill()
+    files = PageFiles(tmp_path, ONE, 1 << 16)
+    found = files.scan()
+    assert len(found) >= 40
+    read = [memoryview(bytearray(1 << 16))]
+    for name in found:
+        assert files.read(name, read)
+        assert len(set(bytes(read[0]))) == 1
+    assert len([*tmp_path.rglob("*.new")]) == 0
     files.close()
