@@ -32,6 +32,7 @@ from serving.api.stream_routes import stream_routes
 from serving.api.stream_slots import StreamSlots
 from serving.api.text_routes import text_routes
 from serving.api.token_routes import model_routes, token_routes
+from serving.api.tool_routes import tool_routes
 from serving.api.vector_stores.vector_stores import VectorStores, open_vector_stores
 from serving.api.websocket import socket_routes
 from serving.config import FilesConfig, ServerConfig
@@ -132,6 +133,7 @@ def build_app(
             *token_routes(service, max_body_bytes),
             *prefix_routes(service, prefix_cache or PrefixCacheConfig(), max_body_bytes),
             *model_routes(service),
+            *tool_routes(service.toolbox.registry),
             *health_routes(service, metrics=shows_numbers),
             *(status_routes(board) if shows_numbers else ()),
             *document_routes(),

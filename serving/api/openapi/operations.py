@@ -166,6 +166,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/v1/prefixes/{prefix_id}"): Operation(says="One of them.", reply="Prefix"),
     ("DELETE", "/v1/prefixes/{prefix_id}"): Operation(says="Lets a prefix go.", reply="PrefixEnd"),
     ("GET", "/v1/models"): Operation(says="The served models.", reply="Models"),
+    ("GET", "/v1/tools"): Operation(says="The tools that run here, as requests name them.", reply="Tools"),
     ("GET", "/v1/models/{name:path}"): Operation(says="One served model.", reply="Model"),
     ("GET", "/v1/streams/{stream_id}"): Operation(
         says="A durable stream, read again.",

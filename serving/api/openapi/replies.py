@@ -77,6 +77,12 @@ REPLIES: Mapping[str, Schema] = {
     "Prompt": object_of(prompt=TEXT),
     "Model": object_of(id=TEXT, object=word("model"), created=COUNT, owned_by=TEXT, max_model_len=COUNT),
     "Models": object_of(object=word("list"), data=list_of(ref("Model"))),
+    "Tools": object_of(
+        object=word("list"),
+        data=list_of(
+            object_of(object=word("tool"), type=TEXT, functions=list_of(object_of(name=TEXT, description=TEXT)))
+        ),
+    ),
     "StreamEnd": object_of(id=TEXT, object=word("stream"), cancelled={"const": True}),
     "Memory": object_of(
         object=word("memory"),

@@ -7,7 +7,9 @@ import { Turn } from "./turn.js";
 
 /** Emits "open" when another conversation is shown and "unreachable" when an answer failed for want of a server. */
 export class Chat extends EventTarget {
-  #api;
+  #apis;
+  #tools;
+  #library;
   #store;
   #settings;
   #picker;
@@ -18,9 +20,12 @@ export class Chat extends EventTarget {
   #turns = new Map(); // conversation id -> the Turn that runs in it
   #conversation = newConversation();
 
-  constructor({ api, store, settings, picker, composer, transcript, announcer, welcome }) {
+  /** `apis` are those that an answer may come by, `completions` and `responses`. */
+  constructor({ apis, tools, library, store, settings, picker, composer, transcript, announcer, welcome }) {
     super();
-    this.#api = api;
+    this.#apis = apis;
+    this.#tools = tools;
+    this.#library = library;
     this.#store = store;
     this.#settings = settings;
     this.#picker = picker;
@@ -52,7 +57,8 @@ export class Chat extends EventTarget {
     for (const conversation of this.#store.list()) {
       const answer = interruptedAnswer(conversation);
       if (answer && !this.#turns.has(conversation.id)) {
-        this.#run(new Turn(this.#api, null, conversation, answer));
+        const api = Object.values(this.#apis).find(({ kind }) => kind === answer.stream.kind) ?? this.#apis.completions;
+        this.#run(new Turn(api, null, conversation, answer));
       }
     }
   }
@@ -72,6 +78,7 @@ export class Chat extends EventTarget {
     conversation.messages.push(userMessage(text));
     conversation.title ||= titleFor(text);
     this.#composer.clear();
+    await this.#library.settled();
     await this.#answer(conversation);
   }
 
@@ -100,13 +107,15 @@ export class Chat extends EventTarget {
 
   async #answer(conversation) {
     const { model } = this.#picker;
+    const tools = [...this.#tools.chosen, ...this.#library.tools(conversation)];
     const request = {
       model: model || undefined, // left out, it is the one that the server has
       messages: requestMessages(conversation, this.#settings.get("system_prompt")),
       ...this.#settings.sampling(),
+      ...(tools.length > 0 && { tools }),
     };
     const answer = assistantMessage(model);
-    const turn = new Turn(this.#api, request, conversation, answer);
+    const turn = new Turn(tools.length > 0 ? this.#apis.responses : this.#apis.completions, request, conversation, answer);
     conversation.messages.push(answer);
     conversation.updated = Date.now();
     this.#store.save(conversation);
@@ -144,6 +153,7 @@ export class Chat extends EventTarget {
     this.#welcome.hidden = this.#conversation.messages.length > 0;
     this.#composer.answering = this.#turn !== null;
     this.#transcript.show(this.#conversation, this.#turn);
+    this.#library.show(this.#conversation);
     this.dispatchEvent(new Event("open"));
   }
 }

@@ -1,8 +1,11 @@
 // A conversation is plain data, ready for JSON:
-//   { id, title, created, updated, messages }
+//   { id, title, created, updated, messages, library? }
+//   library            { store, files: [{ id, name }] }: a vector store of the server's, and what was put into it
 //   user message       { role: "user", content }
-//   assistant message  { role: "assistant", content, model, toolCalls, finishReason, stats, error, stream }
-//   stream             { id, after } while the answer is on its way: where it goes on from what is there; else null
+//   assistant message  { role: "assistant", content, model, toolCalls, citations, finishReason, stats, error, stream }
+//                      and, where the server said so, { detail } of its end and { notices }
+//   tool call          { name, arguments }, and of one that runs on the server { state, result }
+//   stream             { id, after, kind } while the answer is on its way: where it goes on, by which API; else null
 
 const TITLE_LENGTH = 60;
 
@@ -16,7 +19,8 @@ export function userMessage(content) {
 }
 
 export function assistantMessage(model) {
-  return { role: "assistant", content: "", model, toolCalls: [], finishReason: null, stats: null, error: null, stream: null };
+  const parts = { content: "", toolCalls: [], citations: [] };
+  return { role: "assistant", ...parts, model, finishReason: null, stats: null, error: null, stream: null };
 }
 
 /** The first line of what was asked first. */

@@ -7,7 +7,13 @@ const ENDINGS = {
   length: "Cut at the token limit. A higher limit is in the settings.",
   abort: "Stopped before the end.",
   content_filter: "Cut by the server's content policy.",
+  repeated_call: "Ended: the model made one call again and again.",
+  tool_rounds: "Ended: the model went on calling tools.",
+  max_tool_calls: "Ended: the model made more calls than a turn may have.",
+  time_budget: "Ended: the turn took longer than it may.",
+  timeout: "Ended: its time was over.",
 };
+const STATES = { completed: "", failed: "failed", incomplete: "broken off" }; // of a call; any other is still running
 
 export function viewOf(message) {
   return message.role === "user" ? new UserView(message) : new AnswerView(message);
@@ -39,13 +45,15 @@ class AnswerView {
     this.waiting = element("div.waiting", { role: "img", "aria-label": "Waiting for the first token" },
       element("span"), element("span"), element("span"));
     this.failure = element("div.failure", { role: "alert" });
+    this.citations = element("div.citations", { "aria-label": "Sources" });
+    this.notices = element("p.notices");
     this.ending = element("p.ending");
     this.stats = element("span.stats");
     this.copy = iconButton("copy", "Copy this answer", { "data-action": "copy" });
     this.again = iconButton("refresh", "Answer again", { "data-action": "regenerate" });
     this.footer = element("footer.footer", {}, element("div.actions", {}, this.copy, this.again), this.stats);
     this.node = element("article.message.assistant", { "aria-label": "Answer" },
-      this.calls, text, this.waiting, this.ending, this.failure, this.footer);
+      this.calls, text, this.waiting, this.citations, this.notices, this.ending, this.failure, this.footer);
   }
 
   update({ isLast, streaming }) {
@@ -62,6 +70,9 @@ class AnswerView {
     this.copy.hidden = message.content === "";
     this.again.hidden = !isLast || message.error !== null;
     this.stats.replaceChildren(...(streaming ? [] : statsOf(message)));
+    this.#updateCitations(message.citations ?? []);
+    this.notices.textContent = (message.notices ?? []).join(" ");
+    this.notices.hidden = this.notices.textContent === "";
     this.#updateEnding(streaming, empty);
     this.#updateFailure(streaming ? null : message.error, isLast);
   }
@@ -71,12 +82,32 @@ class AnswerView {
       const node = this.calls.children[index] ?? this.calls.appendChild(toolCallNode());
       node.querySelector(".tool-name").textContent = call.name;
       node.querySelector("code").textContent = readableArguments(call.arguments);
+      this.#updateResult(node, call);
     });
+    while (this.calls.children.length > calls.length) this.calls.lastElementChild.remove();
+  }
+
+  /** A call without a state is the client's own: nothing here runs it. */
+  #updateResult(node, { state = null, result = null }) {
+    const running = state !== null && !(state in STATES);
+    node.classList.toggle("running", running);
+    node.querySelector(".tool-state").textContent = state === null ? "" : (STATES[state] ?? "running…");
+    if (!result) return;
+    const shown = node.querySelector(".tool-result") ?? node.appendChild(resultNode());
+    shown.querySelector("code").textContent = result;
+  }
+
+  #updateCitations(citations) {
+    if (this.citations.children.length === citations.length) return;
+    this.citations.replaceChildren(...citations.map(({ filename, page }, index) => {
+      const where = page ? `${filename}, page ${page}` : filename;
+      return element("button.citation", { type: "button", "data-action": "cite", "data-index": String(index) }, icon("file"), where);
+    }));
   }
 
   #updateEnding(streaming, empty) {
     const { finishReason } = this.#message;
-    let text = ENDINGS[finishReason] ?? "";
+    let text = this.#message.detail ?? ENDINGS[finishReason] ?? "";
     // No reason at all: the page was closed or reloaded while the answer was on its way.
     if (finishReason === null) text = "Interrupted: the page was closed before the end.";
     if (finishReason === "stop" && empty) text = "The model answered with nothing.";
@@ -96,9 +127,13 @@ class AnswerView {
 
 function toolCallNode() {
   return element("section.tool-call", { "aria-label": "Tool call" },
-    element("div.tool-head", {}, icon("tool"), element("span", {}, "Tool call"), element("strong.tool-name")),
+    element("div.tool-head", {}, icon("tool"), element("span", {}, "Tool call"), element("strong.tool-name"), element("span.tool-state", { role: "status" })),
     element("pre", { tabindex: "0" }, element("code")),
   );
+}
+
+function resultNode() {
+  return element("details.tool-result", {}, element("summary", {}, "Result"), element("pre", { tabindex: "0" }, element("code")));
 }
 
 /** Indented where it is whole JSON; as it came while it streams. */

@@ -1,6 +1,6 @@
 // Which model answers. Remembers the choice while the server still offers it.
 
-import { ChatError } from "./chat_api.js";
+import { ChatError } from "./api_client.js";
 import { element } from "./element.js";
 
 export class ModelPicker {

@@ -1,6 +1,7 @@
 // The composition root: builds the parts and lets them talk. The address says which conversation is open (#/c/ID).
 
 import { Announcer } from "./announcer.js";
+import { ApiClient } from "./api_client.js";
 import { Chat } from "./chat.js";
 import { ChatApi } from "./chat_api.js";
 import { copyText } from "./clipboard.js";
@@ -10,13 +11,18 @@ import { newConversation } from "./conversation.js";
 import { ConversationList } from "./conversation_list.js";
 import { ConversationStore } from "./conversation_store.js";
 import { downloadJson } from "./download.js";
+import { Library } from "./library.js";
+import { LibraryApi } from "./library_api.js";
 import { ModelPicker } from "./model_picker.js";
+import { PassageDialog } from "./passage_dialog.js";
+import { ResponsesApi } from "./responses_api.js";
 import { Settings } from "./settings.js";
 import { SettingsDialog } from "./settings_dialog.js";
 import { listenForShortcuts } from "./shortcuts.js";
 import { Sidebar } from "./sidebar.js";
 import { Theme } from "./theme.js";
 import { Toast } from "./toast.js";
+import { ToolPicker } from "./tool_picker.js";
 import { Transcript } from "./transcript.js";
 
 const COPIED_MS = 1500;
@@ -26,12 +32,19 @@ const byId = (id) => document.getElementById(id);
 class Page {
   settings = new Settings();
   store = new ConversationStore();
-  api = new ChatApi(() => this.settings.apiKey);
+  client = new ApiClient(() => this.settings.apiKey);
+  api = new ChatApi(this.client);
+  responses = new ResponsesApi(this.client);
   announcer = new Announcer(byId("announcements"));
   toast = new Toast(byId("toasts"));
   theme = new Theme(byId("theme"));
   composer = new Composer(byId("composer"));
   picker = new ModelPicker(byId("model"), this.api, this.settings);
+  tools = new ToolPicker(byId("tools"), this.responses, this.settings);
+  library = new Library({
+    list: byId("files"), input: byId("file"), button: byId("attach"), api: new LibraryApi(this.client),
+  });
+  passage = new PassageDialog(byId("passage"));
   connection = new Connection(byId("connection"), this.api);
   settingsDialog = new SettingsDialog(byId("settings"), this.settings);
   list = new ConversationList({ root: byId("conversations"), search: byId("search"), store: this.store });
@@ -44,7 +57,7 @@ class Page {
     onaction: (name, message, button) => this.actOn(name, message, button),
   });
   chat = new Chat({
-    api: this.api, store: this.store, settings: this.settings, picker: this.picker, composer: this.composer,
+    apis: { completions: this.api, responses: this.responses }, tools: this.tools, library: this.library, store: this.store, settings: this.settings, picker: this.picker, composer: this.composer,
     transcript: this.transcript, announcer: this.announcer, welcome: byId("welcome"),
   });
 
@@ -55,13 +68,13 @@ class Page {
     this.list.render();
     this.openFromAddress();
     this.chat.resume();
-    this.picker.load();
+    this.load();
     this.connection.check();
     this.composer.focus();
   }
 
   listenToParts() {
-    const { chat, composer, connection, list, settings, store } = this;
+    const { chat, composer, connection, library, list, settings, store, tools } = this;
     composer.addEventListener("send", ({ detail }) => chat.send(detail));
     composer.addEventListener("stop", () => chat.stop());
     composer.addEventListener("cancel", () => composer.clear());
@@ -80,8 +93,14 @@ class Page {
       this.toast.show("The browser's storage is full: this chat will not survive a reload. Delete or export old ones.");
     });
     settings.addEventListener("change", () => this.refreshSettingsBadge());
-    settings.addEventListener("key", () => this.picker.load());
-    connection.addEventListener("ready", () => this.picker.model || this.picker.load());
+    settings.addEventListener("key", () => this.load());
+    connection.addEventListener("ready", () => this.picker.model || this.load());
+    tools.addEventListener("loaded", () => {
+      byId("attach").hidden = !tools.readsFiles;
+      byId("extras").hidden = byId("tools").children.length === 0 && !tools.readsFiles;
+    });
+    library.addEventListener("change", ({ detail }) => store.get(detail.id) && store.save(detail));
+    library.addEventListener("failed", ({ detail }) => this.toast.show(detail));
     addEventListener("hashchange", () => this.openFromAddress());
   }
 
@@ -107,6 +126,11 @@ class Page {
       help: () => byId("help").showModal(),
       escape: () => this.escape(),
     });
+  }
+
+  load() {
+    this.picker.load();
+    this.tools.load();
   }
 
   openFromAddress() {
@@ -160,6 +184,8 @@ class Page {
     } else if (name === "regenerate") {
       this.composer.focus(); // the button that had the focus goes
       await this.chat.regenerate();
+    } else if (name === "cite") {
+      this.passage.open(message.citations[Number(button.dataset.index)]);
     } else {
       const code = button.closest(".code-block")?.querySelector("code");
       await this.copy(code?.textContent ?? message.content, button);

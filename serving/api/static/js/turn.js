@@ -1,7 +1,7 @@
 // One answer while it is produced: sends the request, fills the answer message, measures. Its stream goes on without
 // the page: `answer.stream` says where it can be taken up again.
 
-import { ChatError } from "./chat_api.js";
+import { ChatError } from "./api_client.js";
 
 const SHORTEST_SPAN = 10; // ms between the first and the last token that a rate is worth showing for
 
@@ -31,7 +31,7 @@ export class Turn {
     const { answer } = this;
     let first = true;
     this.#sent = this.#now();
-    answer.stream ??= { id: null, after: null };
+    answer.stream ??= { id: null, after: null, kind: this.api.kind };
     try {
       for await (const chunk of this.api.completion(this.request, answer.stream, this.#abort.signal, lost)) {
         this.#take(chunk);
@@ -66,10 +66,22 @@ export class Turn {
   }
 
   #take(chunk) {
+    const { answer } = this;
+    if (chunk.call) this.#takeCall(chunk.call);
+    if (chunk.citation) answer.citations.push(chunk.citation);
+    if (chunk.whole) Object.assign(answer, chunk.whole);
+    if (chunk.detail) answer.detail = chunk.detail;
+    if (chunk.notices?.length) answer.notices = chunk.notices;
     const choice = chunk.choices?.[0];
     if (choice?.delta) this.#takeDelta(choice.delta);
     if (choice?.finish_reason) this.answer.finishReason = choice.finish_reason;
     if (chunk.usage) this.#measure(chunk.usage);
+  }
+
+  #takeCall({ index, more, ...known }) {
+    const call = (this.answer.toolCalls[index] ??= { name: "", arguments: "" });
+    if (more) call.arguments += more;
+    else Object.assign(call, known);
   }
 
   #takeDelta({ content, tool_calls: toolCalls }) {

@@ -11,6 +11,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -95,6 +96,9 @@ class ScriptedChat:
         self.models = ["weft-demo", "weft-large"]
         self.ready = True
         self.cancelled: queue.Queue[str] = queue.Queue()
+        self.tools: list[dict[str, Any]] = []
+        self.files: dict[str, bytes] = {}  # that were uploaded, by name
+        self.unreadable: set[str] = set()  # names of files that the server cannot read
         self._exchanges: queue.Queue[Exchange] = queue.Queue()
         self.app = Starlette(
             routes=[
@@ -104,6 +108,16 @@ class ScriptedChat:
                 Route("/v1/chat/completions", self._complete, methods=["POST"]),
                 Route("/v1/streams/{id}", self._read, methods=["GET"]),
                 Route("/v1/streams/{id}", self._cancel, methods=["DELETE"]),
+                Route("/v1/tools", self._tools),
+                Route("/v1/responses", self._complete, methods=["POST"]),
+                Route("/v1/responses/{id}", self._read, methods=["GET"]),
+                Route("/v1/responses/{id}/cancel", self._cancel, methods=["POST"]),
+                Route("/v1/files", self._upload, methods=["POST"]),
+                Route("/v1/files/{id}", self._removed, methods=["DELETE"]),
+                Route("/v1/vector_stores", self._store, methods=["POST"]),
+                Route("/v1/vector_stores/{store}/files", self._attach, methods=["POST"]),
+                Route("/v1/vector_stores/{store}/files/{id}", self._attached, methods=["GET"]),
+                Route("/v1/vector_stores/{store}/files/{id}", self._removed, methods=["DELETE"]),
             ]
         )
 
@@ -128,6 +142,33 @@ class ScriptedChat:
     async def _cancel(self, request: Request) -> Response:
         self.cancelled.put(request.path_params["id"])
         return JSONResponse({})
+
+    async def _tools(self, _request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": self.tools})
+
+    async def _upload(self, request: Request) -> Response:
+        async with request.form() as form:
+            file = form["file"]
+            assert isinstance(file, UploadFile)
+            assert form["purpose"] == "assistants"
+            name = file.filename or ""
+            self.files[name] = await file.read()
+        return JSONResponse({"id": f"file-{name}"})
+
+    async def _store(self, _request: Request) -> Response:
+        return JSONResponse({"id": "vs_1"})
+
+    async def _attach(self, _request: Request) -> Response:
+        return JSONResponse({"status": "in_progress"})
+
+    async def _attached(self, request: Request) -> Response:
+        if request.path_params["id"].removeprefix("file-") in self.unreadable:
+            return JSONResponse({"status": "failed", "last_error": {"message": "it is damaged"}})
+        return JSONResponse({"status": "completed", "last_error": None})
+
+    async def _removed(self, request: Request) -> Response:
+        self.files.pop(request.path_params["id"].removeprefix("file-"), None)
+        return JSONResponse({"deleted": True})
 
     async def _hand_out(self, request: Request, body: dict[str, Any]) -> Response:
         exchange = Exchange(request.url.path, body, dict(request.headers))
