@@ -18,10 +18,8 @@ hold pages, so it always advances; and a lower class has its elder (`policies/ag
 """
 
 import itertools
-from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections import deque
 from dataclasses import dataclass, replace
-from heapq import nlargest
 from typing import Any
 
 from serving.engine.adapter_lease import AdapterLease
@@ -33,6 +31,7 @@ from serving.engine.intake import refuse_malformed, refuse_unfitting, refuse_unp
 from serving.engine.plan import Range, RangeResult, StepPlan, StepResult
 from serving.engine.policies.aging import Aging
 from serving.engine.policies.deadline import Deadlines
+from serving.engine.policies.fairness import most_served
 from serving.engine.policies.order import RANKS
 from serving.engine.prefix_pins import PinnedPrefix, PrefixPins
 from serving.engine.prefix_sharing import PrefixSharing
@@ -47,7 +46,6 @@ from serving.engine.tiers.restores import Restores
 from serving.errors import OverloadedError, RequestError
 
 NOTHING_TO_DRAW = "no token can be drawn: every token is banned, or the logits are not finite"
-MOST_TENANTS_SHOWN = 16
 _TENANTS_EVERY = 1.0  # seconds between two looks at who was served most
 
 
@@ -486,11 +484,3 @@ class Scheduler:
             self._deadline_stops += 1
         self._roster.remove(sequence)
         self._ended.append(sequence.event(reason=FinishReason.DEADLINE))
-
-
-def most_served(service: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    """Tenants and their service, over all classes, of the few who got most."""
-    total: defaultdict[str, float] = defaultdict(float)
-    for tenant, amount in service:
-        total[tenant] += amount
-    return tuple(nlargest(MOST_TENANTS_SHOWN, total.items(), key=lambda entry: entry[1]))

@@ -16,9 +16,10 @@ from serving.engine.constraint import Constraint
 from serving.engine.limits import ExecutorLimits
 from serving.engine.page_hash import page_digest, root_digest
 from serving.engine.plan import StepPlan, StepResult
+from serving.engine.policies.fairness import most_served
 from serving.engine.prefix_pins import PinnedPrefix
 from serving.engine.request import GenerateRequest, TokenEvent
-from serving.engine.scheduler import Scheduler, SchedulerStats, most_served
+from serving.engine.scheduler import Scheduler, SchedulerStats
 from serving.engine.sequence import Sequence as LiveSequence
 
 

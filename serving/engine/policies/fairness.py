@@ -20,12 +20,15 @@ Preemption changes nothing in that: who comes back is charged nothing again. An 
 turn, and adds what it is charged to its tenant's side, at most once in each aging period.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import nlargest
 
 PROMPT_COST = 1.0
 CACHED_COST = 0.1
 OUTPUT_COST = 2.0  # as in the paper: an output token takes a step of its own
+MOST_TENANTS_SHOWN = 16
 MAX_ACCOUNTS = 4096  # of a class; beyond, those of tenants who have nothing to do are forgotten
 
 
@@ -90,3 +93,11 @@ class Ledger:
         idle = sorted((a for a in self._accounts.values() if not a.live), key=lambda account: account.counter)
         for account in idle[: len(idle) // 2 + 1]:
             del self._accounts[account.tenant]
+
+
+def most_served(service: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """Tenants and their service, over all classes, of the few who got most."""
+    total: defaultdict[str, float] = defaultdict(float)
+    for tenant, amount in service:
+        total[tenant] += amount
+    return tuple(nlargest(MOST_TENANTS_SHOWN, total.items(), key=lambda entry: entry[1]))
