@@ -37,6 +37,8 @@ BLOCKS = frozenset(
 )
 APART = frozenset("article blockquote figure h1 h2 h3 h4 h5 h6 ol p pre section table ul".split())  # by an empty line
 MOST_PIXELS = 40_000_000
+# The cores are the engine's; and threads that wait for each other would spend this process's seconds.
+ONE_THREAD = {f"EngineConfig.onnxruntime.{kind}_op_num_threads": 1 for kind in ("intra", "inter")}
 
 
 class UnreadableError(Exception):
@@ -230,7 +232,7 @@ def read_image(path: Path, limits: Limits) -> Read:
             shown = image.convert("RGB")
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
         raise UnreadableError("invalid_file", f"it is not an image that can be read: {error}") from None
-    found = RapidOCR()(shown)
+    found = RapidOCR(params=ONE_THREAD)(shown)
     lines = [line for line in (getattr(found, "txts", None) or ()) if line.strip()]
     if not lines:
         raise UnreadableError("invalid_file", "no text was found in the image")
