@@ -15,6 +15,8 @@ const ENDINGS = {
 };
 const STATES = { completed: "", failed: "failed", incomplete: "broken off" }; // of a call; any other is still running
 
+const SHORT_RESULT = 300; // characters that are shown without being asked for
+
 export function viewOf(message) {
   return message.role === "user" ? new UserView(message) : new AnswerView(message);
 }
@@ -93,7 +95,7 @@ class AnswerView {
     node.classList.toggle("running", running);
     node.querySelector(".tool-state").textContent = state === null ? "" : (STATES[state] ?? "running…");
     if (!result) return;
-    const shown = node.querySelector(".tool-result") ?? node.appendChild(resultNode());
+    const shown = node.querySelector(".tool-result") ?? node.appendChild(resultNode(result.length <= SHORT_RESULT));
     shown.querySelector("code").textContent = result;
   }
 
@@ -132,8 +134,8 @@ function toolCallNode() {
   );
 }
 
-function resultNode() {
-  return element("details.tool-result", {}, element("summary", {}, "Result"), element("pre", { tabindex: "0" }, element("code")));
+function resultNode(open) {
+  return element("details.tool-result", { open }, element("summary", {}, "Result"), element("pre", { tabindex: "0" }, element("code")));
 }
 
 /** Indented where it is whole JSON; as it came while it streams. */

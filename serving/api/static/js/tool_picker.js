@@ -11,6 +11,8 @@ const LABELS = {
   web_search: "Web",
   web_fetch: "Web pages",
 };
+// What a request must say beside a tool's type, as in OpenAI's API.
+const FACTS = { code_interpreter: { container: { type: "auto" } } };
 const OF_FILES = "file_search"; // not chosen here: it comes with a file
 
 /** Emits "loaded". */
@@ -52,7 +54,7 @@ export class ToolPicker extends EventTarget {
     const keys = this.#settings.get(SETTING) ?? [];
     return this.#offered
       .filter((tool) => tool.type !== OF_FILES && keys.includes(keyOf(tool)))
-      .map((tool) => (tool.server_label ? { type: tool.type, server_label: tool.server_label } : { type: tool.type }));
+      .map(({ type, server_label: label }) => ({ type, ...(label && { server_label: label }), ...FACTS[type] }));
   }
 
   #toggle(button) {

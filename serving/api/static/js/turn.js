@@ -104,7 +104,8 @@ export class Turn {
     if (!usage) return;
     stats.tokens = usage.completion_tokens;
     // The first token belongs to the prefill; the rest were decoded between the first and the last arrival. Tokens that
-    // came in one piece tell nothing of how fast they were made.
+    // came in one piece tell nothing of how fast they were made, nor do those of a turn in which tools ran.
+    if (this.answer.toolCalls.some(({ state }) => state)) return;
     const span = this.#lastToken - this.#firstToken;
     if (stats.tokens > 1 && span >= SHORTEST_SPAN) stats.tokensPerSecond = (stats.tokens - 1) / (span / 1000);
   }
