@@ -3,6 +3,8 @@
     GET    /v1/memory?user=U          its entries, and whether it is on
     POST   /v1/memory                 {"user": U, "enabled": false}
     DELETE /v1/memory?user=U          forgets all of it; with &id=N one entry
+
+A user is one of the tenant whose key asks.
 """
 
 import msgspec
