@@ -32,6 +32,7 @@ USES_JAX = {
     "stage.py",
     "adapted_programs.py",
     "adapter_stacks.py",
+    "exchange.py",
     "conversion.py",
     "compiled.py",
     "deployment_plan.py",
