@@ -19,7 +19,7 @@ COPIES = 4  # of the documents, for the rate
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Recall, ingest and search times of vector stores")
     parser.add_argument("--chunks", type=int, default=100_000)
     parser.add_argument("--encoder", type=Path, default=Path(".build/encoder"))
     parser.add_argument("--only", choices=("recall", "ingest", "scale"))

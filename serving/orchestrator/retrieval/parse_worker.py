@@ -105,15 +105,12 @@ def bounded(text: str, limits: Limits) -> str:
 def read_html(path: Path, limits: Limits) -> Read:
     import lxml.etree
 
-    parser = lxml.etree.HTMLParser(no_network=True, huge_tree=False, remove_comments=True, remove_pis=True)
     data = path.read_bytes()
-    try:
-        data = data.decode("utf-8-sig").encode()
-        parser = lxml.etree.HTMLParser(
-            no_network=True, huge_tree=False, remove_comments=True, remove_pis=True, encoding="utf-8"
-        )
-    except UnicodeDecodeError:
-        pass  # the page names its own encoding, or libxml2 guesses it
+    # Else the page names its own encoding, or libxml2 guesses it.
+    encoding = "utf-8" if _is_utf8(data) else None
+    parser = lxml.etree.HTMLParser(
+        no_network=True, huge_tree=False, remove_comments=True, remove_pis=True, encoding=encoding
+    )
     try:
         root = lxml.etree.fromstring(data, parser)
     except (lxml.etree.LxmlError, ValueError) as error:
@@ -124,6 +121,14 @@ def read_html(path: Path, limits: Limits) -> Read:
     for piece in _html_pieces(root, lxml.etree.iterwalk):
         lines.add(*piece)
     return Read(bounded(lines.text(), limits), [])
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _html_pieces(root: Any, iterwalk: Callable[..., Any]) -> Iterator[tuple[str, int, bool]]:

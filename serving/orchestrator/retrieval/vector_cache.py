@@ -26,7 +26,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreState:
-    removals: int  # of documents, so far
+    removals: int  # of documents, so far; what was removed leaves the memory at the next search
     last: int  # the id of the newest passage
     windows: int  # vectors
     dimensions: int
@@ -45,6 +45,7 @@ class VectorCache:
         self._most_bytes = most_bytes
         self._stores: OrderedDict[str, _Loaded] = OrderedDict()
         self._lock = threading.Lock()
+        self._reading: dict[str, threading.Lock] = {}
 
     def blocks(self, store: str, state: StoreState, read: Callable[[int], Iterator[Row]]) -> Iterable[Block]:
         """All of a store in this state. `read` gives the rows after an id, up to the state's last."""
@@ -52,23 +53,28 @@ class VectorCache:
         if state.windows * dimensions * 4 > self._most_bytes:
             return _streamed(read(0), dimensions)
         with self._lock:
+            reading = self._reading.setdefault(store, threading.Lock())
+        with reading:  # by one search at a time; those of other stores go on
             loaded = self._stores.get(store)
             if loaded is None or loaded.removals != state.removals:
                 loaded = _Loaded(state.removals, 0, _empty(0, dimensions), _empty(state.windows, dimensions))
             if loaded.last < state.last:
                 loaded = _grown(loaded, list(read(loaded.last)), state.last, dimensions)
-            self._stores[store] = loaded
-            self._stores.move_to_end(store)
-            self._make_room()
-            return [loaded.block]
+            with self._lock:
+                self._stores[store] = loaded
+                self._stores.move_to_end(store)
+                self._make_room()
+        return [loaded.block]
 
     def forget(self, store: str) -> None:
         with self._lock:
             self._stores.pop(store, None)
+            self._reading.pop(store, None)
 
     def clear(self) -> None:
         with self._lock:
             self._stores.clear()
+            self._reading.clear()
 
     def _make_room(self) -> None:
         while len(self._stores) > 1 and sum(_bytes(each) for each in self._stores.values()) > self._most_bytes:
