@@ -70,14 +70,14 @@ def read_adapter(directory: Path, layout: AdapterLayout) -> AdapterFiles:
 def digest_of(directory: Path) -> bytes:
     """Two adapters of equal digest give every token the same update. Raises AdapterError."""
     digest = blake2b(digest_size=32)
-    try:
-        for name in (CONFIG, WEIGHTS):
-            with (directory / name).open("rb") as file:
+    for path in (directory / CONFIG, directory / WEIGHTS):
+        try:
+            with path.open("rb") as file:
                 while chunk := file.read(CHUNK_BYTES):
                     digest.update(chunk)
                 digest.update(file.tell().to_bytes(8, "little"))
-    except OSError as error:
-        raise AdapterError(f"{directory / name}: it cannot be read: {error.strerror or error}") from error
+        except OSError as error:
+            raise AdapterError(f"{path}: it cannot be read: {error.strerror or error}") from error
     return digest.digest()
 
 
@@ -112,12 +112,13 @@ def _config(fields: Fields, values: dict[str, Any], max_rank: int, path: Path) -
         raise AdapterError(f"{path}: r is {rank}, but adapters.max_rank is {max_rank}")
     alpha = fields.positive("lora_alpha")
     scale = alpha / (math.sqrt(rank) if fields.boolean("use_rslora", False) else rank)
-    targets = values.get("target_modules")
-    named = isinstance(targets, list) and all(isinstance(target, str) for target in targets)
-    if not named and not isinstance(targets, str):
+    if isinstance(values.get("target_modules"), str):  # an expression
+        return AdapterConfig(rank=rank, scale=scale, targets=())
+    if "target_modules" not in fields:
         raise AdapterError(f"{path}: target_modules must be a list of names, or an expression")
+    targets = fields.strings("target_modules")
     chosen = any(values.get(name) for name in ("layers_to_transform", "layers_pattern", "exclude_modules"))
-    return AdapterConfig(rank=rank, scale=scale, targets=tuple(targets) if named and not chosen else ())
+    return AdapterConfig(rank=rank, scale=scale, targets=() if chosen else tuple(targets))
 
 
 def _matrices(

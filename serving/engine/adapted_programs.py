@@ -55,12 +55,11 @@ def compile_adapted(
             decode = adapted(steps.decode_rounds, stacks, program, layout, rounds)
             lowered["decode_rounds", layout] = lower_decode_rounds(decode, program, layout, both, pool, rows)
     compiled = compile_lowered(lowered, progress)
-    return AdaptedPrograms(
-        **{
-            name: {key: run for (kind, key), run in compiled.items() if kind == name}
-            for name in AdaptedPrograms.__slots__
-        }
-    )
+
+    def of(name: str) -> dict:
+        return {key: program for (kind, key), program in compiled.items() if kind == name}
+
+    return AdaptedPrograms(of("forward"), of("decode_rounds"))
 
 
 def adapted(

@@ -5,6 +5,7 @@ the engine's thread, between two steps. Who decides what goes where: `adapter_sl
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -14,7 +15,10 @@ from typing import Any, Protocol
 from serving.engine.adapter_lease import AdapterLease, AdapterState
 from serving.engine.adapter_slots import AdapterCounters, AdapterSlots, Load, Ticket
 from serving.errors import EngineError, EngineUnavailableError, RequestError, UnsupportedError, WeftError
+from serving.observability.logs import log_event
 from serving.settings.adapters import ADAPTER_NAME
+
+log = logging.getLogger(__name__)
 
 OnLoop = Callable[[Callable[[], None]], Awaitable[None]]  # runs it on the engine's thread between two steps
 
@@ -181,7 +185,9 @@ class Adapters:
         try:
             digest = await self._write(load)
         except ValueError as wrong:
-            error = EngineError(f"the adapter {load.name} cannot be loaded: {wrong}", code="invalid_adapter")
+            # What is wrong names files of this machine, and is not for clients.
+            log_event(log, "an adapter cannot be loaded", level=logging.ERROR, adapter=load.name, reason=str(wrong))
+            error = EngineError(f"the adapter {load.name} cannot be loaded", code="invalid_adapter")
         except WeftError as wrong:
             error = wrong
         finally:  # also where the event loop ends: no slot may stay half full

@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from flax import nnx
 from models import llama
 from models.adapted_array import AdapterProduct
 from models.adapters import lay_out
-from models.interface import Model, ModelShape
+from models.interface import ModelShape
 from pallas_kernels.dispatch import attention_body
 from serving.engine.adapter_stacks import AdapterStacks
 from serving.engine.executor import Executor
@@ -34,7 +35,7 @@ def tiny_stacks(slots: int = SLOTS) -> AdapterStacks:
     return AdapterStacks(layout, AdapterProduct(one_device()), Placement(one_device(), kv_copies=1))
 
 
-def _stacked_llama() -> tuple[Model, ModelShape]:
+def _stacked_llama() -> tuple[Any, ModelShape]:
     config = llama.parse(CONFIG)
     return llama.build(config, jnp.dtype("float32")), llama.shape(config)
 

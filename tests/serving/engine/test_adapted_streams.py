@@ -185,7 +185,7 @@ def test_a_random_history_keeps_every_stream_its_tokens(root: Path, alone: Token
     assert {name: made[name] for name in expected} == expected
 
 
-def engine(root: Path, *, slots: int = SLOTS, **named: str) -> LocalEngine:
+def engine(root: Path, *named: str, slots: int = SLOTS) -> LocalEngine:
     deployment = Deployment(
         name="tiny",
         model=ModelConfig(checkpoint=root),
@@ -201,7 +201,7 @@ async def stream(engine: LocalEngine, one: GenerateRequest) -> list[int]:
 
 
 async def test_more_adapters_than_slots_are_loaded_and_evicted_while_others_stream(root: Path, alone: Tokens) -> None:
-    live = engine(root, **dict.fromkeys(TARGETS, ""))
+    live = engine(root, *TARGETS)
     rounds = [replace(one, request_id=f"{one.request_id}-{n}") for n in range(3) for one in requests("", *TARGETS)]
     made = await asyncio.gather(*(stream(live, one) for one in rounds))
     assert made == [alone[one.request_id.rpartition("-")[0]] for one in rounds]
@@ -213,7 +213,7 @@ async def test_more_adapters_than_slots_are_loaded_and_evicted_while_others_stre
 
 
 async def test_adapters_come_and_go_by_operations(root: Path, alone: Tokens) -> None:
-    live = engine(root, one="")
+    live = engine(root, "one")
     with pytest.raises(NotFoundError):
         await stream(live, request("two"))
     report = await live.operate(LoadAdapter(name="second", folder="two"))
@@ -245,7 +245,7 @@ async def test_a_name_that_comes_back_with_other_weights_shares_no_pages_with_th
 
 
 async def test_a_deadline_counts_while_an_adapter_is_waited_for(root: Path) -> None:
-    live = engine(root, one="")
+    live = engine(root, "one")
     assert live.adapters is not None
     held = [await live.adapters.lease("one")]
     for name in ("two", "three"):
