@@ -46,8 +46,8 @@ def prefix_routes(service: Service, limits: PrefixCacheConfig, max_body_bytes: i
         report = await service.engine.operate(
             PinPrefix(name=name, owner=tenant, token_ids=tokens, salt=salt, seconds=float(ttl), most=limits.tenant_pins)
         )
-        (pinned,) = report.pins or ()
-        return JSONResponse(_shown(await _page_size(), pinned))
+        assert report.pins is not None
+        return JSONResponse(_shown(await _page_size(), report.pins[0]))
 
     async def every(request: Request) -> Response:
         size = await _page_size()

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -10,12 +11,13 @@ from serving.engine.block_pool import BlockPool
 from serving.engine.plan import StepPlan, StepResult
 from serving.engine.request import FinishReason, GenerateRequest, Priority, SamplingParams, TokenEvent
 from serving.engine.scheduler import Scheduler
-from serving.errors import ContextLengthError, OverloadedError, RequestError
 from serving.engine.speculation.prompt_lookup import PromptLookup
 from serving.engine.speculation.speculator import Speculator
 from serving.engine.tiers.moves import Tier
 from serving.engine.tiers.page_tiers import PageTiers
+from serving.errors import ContextLengthError, OverloadedError, RequestError
 from tests.fakes.paged_device import VOCAB_SIZE, PagedDevice, Stream, expected_stream
+from tests.fakes.paged_tiers import FakeMover
 
 BLOCKS = 20
 HISTORIES_PER_BLOCK = 500
@@ -31,14 +33,14 @@ COUNTED = (
     "deadlines",
     "pins",
     "repeated",
-)
-
     "guessed",
     "accepted",
     "saved",
     "from_host",
     "from_disk",
     "damaged",
+)
+
 
 class _Client:
     """What one client has received, and what it should have."""
@@ -102,8 +104,6 @@ class _History:
         self.target = rng.choice((None, None, 0.01))
         self.rounds = rng.choice((1, 1, 2, 4))
         self.burst = rng.choice((0.025, 1.0))
-        self.prefixes = [self._tokens(rng.randint(1, 14)) for _ in range(2)]
-        self.clients: dict[str, _Client] = {}
         self.guesses = rng.choice((0, 0, 1, 3))
         self.adapts = rng.random() < 0.3
         self.drafts = rng.random() < 0.5
@@ -113,6 +113,8 @@ class _History:
         self.damage = rng.choice((0.0, 0.8))  # of a file
         self.longest = rng.choice((0, 1, 6))  # plans that a copy takes
         self.files: dict[bytes, tuple[int, ...]] = {}
+        self.prefixes = [self._tokens(rng.randint(1, 14)) for _ in range(2)]
+        self.clients: dict[str, _Client] = {}
         self.now = 0.0
         self._start_engine()
 
@@ -123,12 +125,14 @@ class _History:
                 self._arrive()
             for _ in range(rng.randint(0, 4)):
                 self._step()
-            if rng.random() < 0.02:
+            if rng.random() < 0.04:
                 self._lose_engine()
         live = [client for client in self.clients.values() if client.finish_reason is None]
         # Each sequence alone would take a step for each position. Each may be preempted and computed again, by chunks
         # of at least a token, a few times before those ahead of it are through.
-        bound = 10 + 2 * sum(len(c.request.prompt_token_ids) + len(c.expected.token_ids) for c in live) * (
+        # Each may wait for copies, of at least a page, of twice as many pages as it has.
+        waits = 2 if self.tiers is None else 2 + 2 * (1 + self.longest)
+        bound = 10 + waits * sum(len(c.request.prompt_token_ids) + len(c.expected.token_ids) for c in live) * (
             1 + len(live)
         )
         while self.scheduler.has_requests or self.in_flight:
@@ -141,6 +145,13 @@ class _History:
         return tuple(self.rng.randrange(VOCAB_SIZE) for _ in range(count))
 
     def _start_engine(self) -> None:
+        self.device = PagedDevice(
+            num_pages=self.num_pages,
+            page_size=self.page_size,
+            num_rows=self.max_num_seqs,
+            max_tokens=self.budget,
+        )
+        self.tiers = self._new_tiers() if self.host_pages else None
         self.scheduler = Scheduler(
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
@@ -148,7 +159,7 @@ class _History:
             max_waiting=self.max_waiting,
             max_share_waits=self.max_share_waits,
             vocab_size=VOCAB_SIZE,
-            pool=BlockPool(self.num_pages, self.page_size, prefix_caching=self.prefix_caching),
+            pool=BlockPool(self.num_pages, self.page_size, prefix_caching=self.prefix_caching, lower=self.tiers),
             target_inter_token=self.target,
             aging=self.aging,
             decode_rounds=self.rounds,
@@ -157,19 +168,6 @@ class _History:
             tiers=self.tiers,
         )
         self.in_flight: deque[StepPlan] = deque()
-
-    def _lose_engine(self) -> None:
-        """The engine process is killed: clients that still listen continue elsewhere."""
-        self._tally()
-        self.max_waiting = max(self.max_waiting, len(self.clients))
-        self._start_engine()
-        for client in self.clients.values():
-            if client.finish_reason is None:
-                self.scheduler.add(client.continuation(), self.now)
-        self.counts["losses"] += 1
-
-    def _arrive(self) -> None:
-        rng = self.rng
         self.on_device: deque[Callable[[], None] | StepPlan] = deque()  # in the order in which they were dispatched
 
     def _new_tiers(self) -> PageTiers:
@@ -196,6 +194,19 @@ class _History:
             lookup=None if self.drafts else lambda sequence: PromptLookup(1, 3),
             adapts=self.adapts,
         )
+
+    def _lose_engine(self) -> None:
+        """The engine process is killed: clients that still listen continue elsewhere."""
+        self._tally()
+        self.max_waiting = max(self.max_waiting, len(self.clients))
+        self._start_engine()
+        for client in self.clients.values():
+            if client.finish_reason is None:
+                self.scheduler.add(client.continuation(), self.now)
+        self.counts["losses"] += 1
+
+    def _arrive(self) -> None:
+        rng = self.rng
         prompt = self._tokens(rng.randint(0, 4))
         talked = [c for c in self.clients.values() if c.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)]
         if talked and rng.random() < 0.3:  # the next turn of a conversation
@@ -272,17 +283,33 @@ class _History:
             client.receive(event)
             assert client.request.deadline_seconds is not None
             self.counts["deadlines"] += 1
+        if self.tiers is not None:
+            self.tiers.run_moves()
+            self.tiers.check()
+            self.on_device.extend(self.mover.take_queued())
         if plan is not None:
             self.in_flight.append(plan)
-        assert self.in_flight or not self.scheduler.has_requests, "there is work, and none is planned"
+            self.on_device.append(plan)
+        busy = self.in_flight or self.scheduler.is_restoring
+        assert busy or not self.scheduler.has_requests, "there is work, and none is planned"
         self.scheduler.check()
         self._maybe_abort()
         keep = 1 if plan is not None and self.rng.random() < self.overlap else 0
         while len(self.in_flight) > keep:
             self._commit()
+        if not self.in_flight:
+            self._move()
+
+    def _move(self) -> None:
+        """What was queued on the device before its next step."""
+        while self.on_device and not isinstance(act := self.on_device[0], StepPlan):
+            self.on_device.popleft()
+            act()
 
     def _commit(self) -> None:
+        self._move()
         plan = self.in_flight.popleft()
+        assert self.on_device.popleft() is plan
         result: StepResult = self.device.run(plan)
         events = self.scheduler.commit(plan, result, self.rng.choice((0.002, 0.01, 0.02)))
         self.scheduler.check()
@@ -291,6 +318,8 @@ class _History:
         drawn = plan.rounds * sum(r.samples for r in plan.ranges)
         self.counts["zombies"] += drawn - sum(len(e.token_ids) for e in events)
         self.counts["repeated"] += plan.rounds > 1
+        self.counts["guessed"] += sum(r.guesses for r in plan.ranges)
+        self.counts["accepted"] += sum(event.accepted_tokens for event in events)
         for event in events:
             self.clients[event.request_id].receive(event)
 
@@ -311,6 +340,12 @@ class _History:
         stats = self.scheduler.stats
         self.counts["preemptions"] += stats.preemptions
         self.counts["hits"] += stats.prefix_cache_hits
+        if self.tiers is not None:
+            host, disk = self.tiers.counters[Tier.HOST], self.tiers.counters[Tier.DISK]
+            self.counts["saved"] += host.pages_in
+            self.counts["from_host"] += host.hit_tokens
+            self.counts["from_disk"] += disk.hit_tokens
+            self.counts["damaged"] += disk.damaged
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -320,8 +355,6 @@ def test_any_history_ends_every_stream_once_with_its_own_tokens_and_leaks_nothin
         history = _History(seed)
         try:
             history.run()
-        self.counts["guessed"] += sum(r.guesses for r in plan.ranges)
-        self.counts["accepted"] += sum(event.accepted_tokens for event in events)
         except AssertionError as error:
             error.add_note(f"seed {seed}")
             raise
