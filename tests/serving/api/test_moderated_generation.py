@@ -8,18 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from serving.api.batches.batch_lines import Line
 from serving.api.batches.line_work import answered
+from serving.api.chat_body import ChatBody
+from serving.api.chat_reply import text_request
+from serving.api.resumed_generation import resumed_events
+from serving.api.stream_routes import CHAT as CHAT_PROTOCOL
+from serving.api.typed_body import typed
 from serving.client import Client
 from serving.client.errors import InvalidRequest
 from serving.engine.request import FinishReason, GenerateRequest
+from serving.errors import RequestError
 from serving.gateway.principal import anonymous
 from serving.generation.detokenizer import decode
 from serving.sessions.generation_log import LogLimits
 from serving.sessions.generation_log_sqlite import SqliteGenerationLog
-from serving.sessions.logged_generation import decode_record
+from serving.sessions.logged_generation import Admitted, decode_record
 from serving.settings.moderation import (
     JudgeConfig,
     ModerationConfig,
@@ -304,6 +311,24 @@ async def test_a_stream_that_another_process_goes_on_with_is_cut_at_the_same_pla
     assert page is not None
     logged = [event for record in page.records if (event := decode_record(record)) is not None]
     assert decode(make_api.tokenizer, [t for event in logged for t in event.event.token_ids]) == CLEAN
+
+
+async def test_a_stream_that_was_lost_before_its_first_event_is_judged_before_it_is_resumed(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("Sure!", hold_after=1), moderation=moderation())
+    body = typed(ChatBody, chat_body(messages=[{"role": "user", "content": JAILBREAK}]))
+    prepared = await api.service.generator.prepare(text_request(body, "r"))
+    admitted = Admitted(
+        stream_id="s",
+        protocol=CHAT_PROTOCOL,
+        request_id="r",
+        body=msgspec.json.encode(body),
+        created=0,
+        prompts=(prepared,),
+        principal=msgspec.msgpack.encode(anonymous()),
+    )
+    with pytest.raises(RequestError, match="jailbreak"):
+        [event async for event in resumed_events(api.service, admitted, ())]
+    assert api.engine.closed
 
 
 def _ended(path: Path) -> str:
