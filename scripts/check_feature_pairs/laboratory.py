@@ -176,8 +176,9 @@ def workload(setting: Setting, seed: int) -> list[GenerateRequest]:
     for number in range(STREAMS):
         motif = random.integers(1, VOCAB_SIZE, 7 + number).tolist()
         prompt = (motif * 8)[: int(random.integers(24, 46))]
-        drawn = {"temperature": 0.9, "top_k": 40 if number == 3 else 0, "seed": seed * 16 + number}
-        sampling = SamplingParams(max_tokens=_TOKENS, **(drawn if number > 1 else {"temperature": 0.0}))
+        sampling = SamplingParams(max_tokens=_TOKENS, temperature=0.0)
+        if number > 1:
+            sampling = replace(sampling, temperature=0.9, top_k=40 if number == 3 else 0, seed=seed * 16 + number)
         request = GenerateRequest(request_id=str(number), prompt_token_ids=tuple(prompt), sampling=sampling)
         for ask in setting.asks:
             request = ask(request)
