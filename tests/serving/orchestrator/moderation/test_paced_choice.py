@@ -176,10 +176,15 @@ async def test_with_a_lead_tokens_come_at_once_and_no_more_than_so_many_leak(tok
 
 
 @pytest.mark.parametrize("after", range(0, 24))
-async def test_a_resumed_answer_is_cut_where_the_first_was(tokenizer: Tokenizer, after: int) -> None:
+@pytest.mark.parametrize("knows_places", [True, False])
+async def test_a_resumed_answer_is_cut_where_the_first_was(
+    tokenizer: Tokenizer, after: int, knows_places: bool
+) -> None:
     world = World(tokenizer)
+    world.knows_places = knows_places
     whole = await world.run(world.events(3))
     seen = tokens_of(whole)[:after]
+    after = len(seen)
     past = [TokenEvent(request_id="r", token_ids=(token,)) for token in seen]
     rest = await world.run(world.events(2, first=after), past)
     assert seen + tokens_of(rest) == tokens_of(whole)
