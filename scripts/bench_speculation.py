@@ -117,7 +117,9 @@ class Engine:
                 if event.finish_reason is not None:
                     send()
         took = Took(time.perf_counter() - begin, time.process_time() - cpu_begin)
-        return took, answers, *((0, 0) if speculator is None else (speculator.guessed, speculator.accepted))
+        if speculator is None:
+            return took, answers, 0, 0
+        return took, answers, speculator.guessed, speculator.accepted
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import LayerForm, Model, ModelShape
+from models.stages import Stages
 from pallas_kernels.dispatch import AttentionBody
 from serving.config import Deployment
 from serving.engine.limits import ExecutorLimits
@@ -72,4 +73,5 @@ def load_draft(
         ) from error
     except ModelCheckpointError as error:
         raise CheckpointError(f"speculation.checkpoint: {error}") from error
+    assert not isinstance(model, Stages)  # a pipeline has no speculation
     return DraftModel(model, shape)

@@ -1,4 +1,4 @@
-"""Guesses where they pay, and none where they do not: a scheduler on a clock, whose steps take what they are said to."""
+"""Guesses where they pay, and none where they do not: a scheduler on a clock, whose steps take what they should."""
 
 import random
 from collections import deque
