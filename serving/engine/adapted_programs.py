@@ -18,7 +18,13 @@ from pallas_kernels.ragged import Pool
 from serving.engine import steps
 from serving.engine.adapter_stacks import AdapterStacks
 from serving.engine.batch import SEQUENCE_FIELDS, BatchLayout
-from serving.engine.programs import Progress, compile_lowered, lower_decode_rounds, lower_forward
+from serving.engine.programs import (
+    Progress,
+    compile_lowered,
+    layouts_of_decode,
+    lower_decode_rounds,
+    lower_forward,
+)
 from serving.engine.sampler_rows import SamplerRows
 
 Weights = tuple[tuple[Array, ...], tuple[Array, ...]]  # the model's leaves, and the adapters' stacks
@@ -51,7 +57,7 @@ def compile_adapted(
     for layout in layouts:
         forward = adapted(steps.forward, stacks, program, layout)
         lowered["forward", layout] = lower_forward(forward, program, layout, both, pool, rows)
-        if rounds > 1 and layout.tokens == layout.sequences:
+        if rounds > 1 and layout in layouts_of_decode(layouts):
             decode = adapted(steps.decode_rounds, stacks, program, layout, rounds)
             lowered["decode_rounds", layout] = lower_decode_rounds(decode, program, layout, both, pool, rows)
     compiled = compile_lowered(lowered, progress)

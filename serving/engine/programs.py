@@ -5,7 +5,7 @@ recompile while serving. With the persistent compilation cache a second start re
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -101,7 +101,7 @@ def lower_programs(
 
     lowered: dict[tuple[str, object], jax.stages.Lowered] = {}
     for layout in layouts:
-        if rounds > 1 and layout.tokens == layout.sequences:
+        if rounds > 1 and layout in layouts_of_decode(layouts):
             decode = functools.partial(steps.decode_rounds, program, layout, rounds)
             lowered["decode_rounds", layout] = lower_decode_rounds(decode, program, layout, weights, pool, rows)
         handed = () if entering is None else (entering[layout],)
@@ -128,6 +128,12 @@ def lower_programs(
     )
     lowered["admit", 0] = jax.jit(admit, donate_argnums=0, out_shardings=whole).lower(rows, setup)
     return lowered
+
+
+def layouts_of_decode(layouts: Sequence[BatchLayout]) -> list[BatchLayout]:
+    """Of `layouts`, in ascending order, those that a step with one token of each sequence may have."""
+    before = [0, *(layout.sequences for layout in layouts)]
+    return [layout for layout, fewer in zip(layouts, before, strict=False) if layout.sequences > fewer]
 
 
 def lower_forward(
