@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from scripts import make_dashboard
 from serving.engine.client import EngineStats
+from serving.engine.tiers.stats import TierStats
 from serving.gateway.gateway_metrics import GatewayMetrics
 from serving.observability.metrics import Metrics
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
@@ -32,6 +34,7 @@ def exported() -> set[str]:
     moderation.failures.labels("guard", "open")
     moderation.false_positives.labels("any")
     numbers: dict[str, Any] = dict.fromkeys(EngineStats.__dataclass_fields__, 0) | {"tenant_service": (("a", 1.0),)}
+    numbers |= {"tiers": (asdict(TierStats(tier="host", pages=1, room=2, bytes=3)),)}
     lines = metrics.render(numbers).decode().splitlines()
     return {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
 

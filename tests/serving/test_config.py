@@ -124,6 +124,7 @@ def test_an_unknown_key_or_a_wrong_type_is_refused(file: Path, key: str, value: 
         ("engine.max_num_batched_tokens", ["0", "31"], ["32"]),
         ("engine.max_waiting", ["0"], ["1"]),
         ("engine.page_size", ["0"], ["1"]),
+        ("engine.sequence_parallel_tokens", ["-1"], ["0", "1"]),
         ("engine.cpu_threads", ["0"], ["1"]),
         ("engine.num_pages", ["0", "-1"], ["1"]),
         ("engine.cache_bytes", ["0"], ["1"]),
@@ -173,7 +174,7 @@ def test_every_number_of_a_deployment_has_a_range() -> None:
     assert numbers == {
         *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "num_pages"),
         *("cache_bytes", "step_timeout_seconds", "token_buckets", "cpu_threads", "aging_seconds"),
-        *("target_inter_token_ms", "decode_rounds"),
+        *("target_inter_token_ms", "decode_rounds", "sequence_parallel_tokens"),
     }
 
 
