@@ -26,6 +26,7 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--features", metavar="A,B", help=f"only these; known: {', '.join(BY_NAME)}")
+    parser.add_argument("--of", metavar="NAME", choices=[*BY_NAME], help="only pairs that have this one")
     parser.add_argument("--seed", type=int, default=1, help="of prompts and draws")
     args = parser.parse_args()
     features = FEATURES if args.features is None else tuple(BY_NAME[name] for name in args.features.split(","))
@@ -34,7 +35,7 @@ def main() -> int:
         found = []
         with tempfile.TemporaryDirectory() as folder:
             check = PairCheck(Laboratory(Path(folder)), args.seed)
-            pairs = all_pairs(features)
+            pairs = [pair for pair in all_pairs(features) if args.of is None or BY_NAME[args.of] in pair]
             begin = time.monotonic()
             async for one in checked(check, pairs):
                 found.append(one)

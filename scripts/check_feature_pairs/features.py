@@ -77,7 +77,7 @@ def _came_from(tier: str) -> Callable[[Evidence], bool]:
 
 
 def _guessed(evidence: Evidence) -> bool:
-    return any(event.accepted_tokens for event in evidence.events)
+    return any(event.guessed_tokens for event in evidence.events)
 
 
 FEATURES = (

@@ -1,6 +1,7 @@
 """How the weights of this engine are read, so that others of the same form can be read into its programs later."""
 
 import dataclasses
+import gc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,10 @@ class WeightsSource:
         except (ModelCheckpointError, QuantizationError, jax.errors.JaxRuntimeError, OSError) as error:
             raise _refusal(str(error)) from error
         self.finish(model)
-        parts = model.parts if isinstance(model, Stages) else [model]
-        return [tuple(jax.tree.leaves(nnx.split(part)[1])) for part in parts]
+        leaves = _leaves_of_stages(model)
+        del model
+        gc.collect()  # a module refers to itself: what is left of it would keep these weights when others have come
+        return leaves
 
     def _described(self, folder: Path) -> tuple[list[Any], Any]:
         """The form of each leaf, and the family's config."""
@@ -116,6 +119,11 @@ def _random(number: int, form: jax.ShapeDtypeStruct) -> jax.Array:
         return (0.02 * jax.random.normal(key, form.shape, jnp.float32)).astype(form.dtype)
 
     return jax.jit(draw, out_shardings=form.sharding)()
+
+
+def _leaves_of_stages(model: Model | Stages) -> list[Leaves]:
+    parts = model.parts if isinstance(model, Stages) else [model]
+    return [tuple(jax.tree.leaves(nnx.split(part)[1])) for part in parts]
 
 
 def differences(mine: Any, theirs: Any) -> list[str]:
