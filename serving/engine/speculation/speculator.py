@@ -133,9 +133,14 @@ class Speculator:
             return (NOT_MADE,) * most
         return sequence.guessing.lookup.guess(sequence.tokens, most)
 
+    def _is_full(self, count: int, most_tokens: int) -> bool:
+        """Whether a draft model would read the texts of so many streams for less than the whole depth of each: it would
+        seldom pay, and finding that out takes longer than it could gain."""
+        return self._adapts and self._lookup is None and count * (1 + self._most) > most_tokens
+
     def _depths(self, sequences: Several[Sequence], found: list[tuple[int, ...]], most_tokens: int) -> list[int]:
         count = len(sequences)
-        if not any(found) or count >= most_tokens:
+        if not any(found) or count >= most_tokens or self._is_full(count, most_tokens):
             return [0] * count
         if not self._adapts:
             room = (most_tokens - count) // sum(1 for guesses in found if guesses)
