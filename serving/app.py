@@ -49,6 +49,7 @@ from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.memory.memories import Memories
 from serving.orchestrator.moderation.seating import moderation_of
+from serving.orchestrator.semantic_cache.semantic_cache import SemanticCache
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore
@@ -221,7 +222,21 @@ def build_api(
         moderation=moderation,
         prefix_cache=deployment.prefix_cache,
         adapters=AdapterNames(engine, deployment.name) if deployment.adapters.slots else None,
+        semantic_cache=build_semantic_cache(deployment, engine, embedder, metrics),
     )
+
+
+def build_semantic_cache(
+    deployment: Deployment, engine: Engine, embedder: Embedder | None, metrics: Metrics
+) -> SemanticCache | None:
+    """None where the deployment has no such table. Raises CheckpointError or ConfigError."""
+    config = deployment.semantic_cache
+    if config is None:
+        return None
+    encoder = build_encoder(deployment, embedder)
+    if encoder is None:
+        raise CheckpointError("semantic_cache needs an engine that has an encoder", param="semantic_cache")
+    return SemanticCache(config, encoder, engine, metrics.registry)
 
 
 def build_tracing(traces: TracesConfig) -> Tracing:

@@ -33,6 +33,7 @@ from serving.settings.moderation import ModerationConfig, check_moderation
 from serving.settings.operations import OperationsConfig
 from serving.settings.prefix_cache import PrefixCacheConfig, check_prefix_cache
 from serving.settings.retrieval import RetrievalConfig, check_retrieval
+from serving.settings.semantic_cache import SemanticCacheConfig, check_semantic_cache
 from serving.settings.speculation import SpeculationConfig, check_speculation
 from serving.settings.tools import ToolsConfig, check_tools
 from serving.web_names import ANY, host_and_port, host_name, is_loopback, is_unspecified, origin_of
@@ -229,6 +230,7 @@ class Deployment:
     retrieval: RetrievalConfig | None = None  # None: no /v1/vector_stores
     tools: ToolsConfig = field(default_factory=ToolsConfig)
     memory: MemoryConfig | None = None  # None: nobody's, and no /v1/memory
+    semantic_cache: SemanticCacheConfig | None = None  # None: every answer is generated
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
@@ -324,6 +326,8 @@ def check_limits(deployment: Deployment, where: str) -> None:
     )
     if deployment.moderation is not None:
         check_moderation(deployment.moderation, where, has_encoder=deployment.embeddings is not None)
+    if deployment.semantic_cache is not None:
+        check_semantic_cache(deployment.semantic_cache, where, has_encoder=deployment.embeddings is not None)
     if deployment.retrieval is not None:
         has_files, has_encoder = deployment.files.folder is not None, deployment.embeddings is not None
         check_retrieval(deployment.retrieval, where, has_files=has_files, has_encoder=has_encoder)

@@ -9,6 +9,7 @@
     POST /admin/drain                        {"on"}: admit nobody new, or again
     /v1/engine                               operations on the engine, see `engine_routes.py`
     /v1/adapters                             see `adapter_routes.py`
+    /admin/semantic_cache                    see `semantic_cache_routes.py`
     GET  /metrics, /status, /health, /health/live, /health/ready
 
 All need the scope admin, but usage, which a key with the scope usage may read of its own tenant.
@@ -37,6 +38,7 @@ from serving.api.front import Front
 from serving.api.gate import Gate
 from serving.api.health import health_routes
 from serving.api.request_body import read_typed
+from serving.api.semantic_cache_routes import semantic_cache_routes
 from serving.api.service import Service
 from serving.api.status.board import StatusBoard
 from serving.api.status.routes import status_routes
@@ -83,6 +85,7 @@ def build_admin_app(service: Service, server: ServerConfig, board: StatusBoard |
             *_usage_routes(gateway),
             *engine_routes(service.engine),
             *adapter_routes(service),
+            *([] if service.semantic_cache is None else semantic_cache_routes(service.semantic_cache)),
             *health_routes(service),
             *status_routes(board),
         ],

@@ -12,6 +12,7 @@ from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
 from serving.api.output_format import asked_format
 from serving.api.reply_parts import chat_logprobs, flagged, prompt_logprobs, usage_of
+from serving.api.reused_answer import ReusedAnswer
 from serving.api.service import Service
 from serving.generation.request import TextDelta, TextRequest
 
@@ -27,8 +28,10 @@ class ChatReply:
         *,
         source: FollowedGeneration | None = None,
         created: int | None = None,
+        reuses: bool = True,
     ) -> None:
-        """`source` and `created` are those of a reply that began earlier.
+        """`source` and `created` are those of a reply that began earlier. `reuses`: an earlier answer may serve, and
+        the reply says so.
 
         Raises RequestError for what the body asks for and this model cannot do.
         """
@@ -38,12 +41,10 @@ class ChatReply:
             service.check_tool_format()
         newer = {} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
         newer["grammar"] = _grammar_param(body)
+        request = text_request(body, caller.request_id)
+        self._reused = None if source or not reuses else _reused(service, body, request, caller)
         self.generation = source or Generation(
-            service,
-            [text_request(body, caller.request_id)],
-            caller,
-            stream=bool(body.stream),
-            client_names=newer,
+            service, [request], caller, stream=bool(body.stream), client_names=newer, reused=self._reused
         )
         self._id = f"chatcmpl-{caller.request_id}"
         self.created = int(service.now()) if created is None else created
@@ -69,6 +70,7 @@ class ChatReply:
             "usage": self._usage(),
             "service_tier": None,
             "system_fingerprint": self._weights,
+            **self._told,
         }
         if body.prompt_logprobs is not None:
             reply["prompt_logprobs"] = prompt_logprobs(self._choices[0].prompt_logprobs)
@@ -130,7 +132,11 @@ class ChatReply:
             choice |= flagged(delta.flags)
         if body.return_token_ids:
             choice["token_ids"] = delta.token_ids
-        return chunks.choice(choice, self._usage_so_far(delta))
+        return chunks.choice(choice, self._usage_so_far(delta), **(self._told if seen.finish_reason else {}))
+
+    @property
+    def _told(self) -> dict[str, Any]:
+        return {} if self._reused is None else self._reused.told
 
     def _usage_so_far(self, delta: TextDelta) -> dict[str, Any] | None:
         if not self._body.continuous_usage:
@@ -140,6 +146,14 @@ class ChatReply:
     def _usage(self) -> dict[str, Any]:
         generation = self.generation
         return usage_of(generation)
+
+
+def _reused(service: Service, body: ChatBody, request: TextRequest, caller: Caller) -> ReusedAnswer | None:
+    """Durable streams are read again from what the engine said; token ids are asked for to see what it does."""
+    cache, tenant = service.semantic_cache, caller.principal.tenant
+    if cache is None or body.durable or body.return_token_ids or cache.mode_of(tenant) == "off":
+        return None
+    return ReusedAnswer(cache, request, tenant, caller.reply_fields)
 
 
 def _grammar_param(body: ChatBody) -> str:

@@ -8,8 +8,9 @@ from typing import cast
 
 from serving.api.caller import Caller
 from serving.api.generation_trace import EngineSpans, generation_stage
-from serving.api.merged_steps import Steps
+from serving.api.merged_steps import Steps, StepsOf, merged_steps
 from serving.api.moderated_steps import HEADER, moderated_steps
+from serving.api.reused_answer import ReusedAnswer
 from serving.api.service import Service
 from serving.errors import RequestError
 from serving.gateway.ask import Ask
@@ -35,8 +36,10 @@ class Generation:
         *,
         stream: bool,
         client_names: Mapping[str, str] | None = None,
+        reused: ReusedAnswer | None = None,
     ) -> None:
-        """`client_names` are those that the client used for parameters which have another name below this layer."""
+        """`client_names` are those that the client used for parameters which have another name below this layer.
+        `reused` is for requests of one prompt that an earlier answer may serve."""
         self.prepared: list[PreparedPrompt] = []
         self.cached_tokens = 0
         self.guessed_tokens = 0
@@ -47,6 +50,7 @@ class Generation:
         self._caller = caller
         self._stream = stream
         self._client_names = client_names or {}
+        self._reused = reused
         self._generated: dict[tuple[int, int], int] = {}  # tokens of each choice, whether it ended or not
         self._meters: dict[tuple[int, int], StreamMeter] = {}
         self._trace = UNTRACED
@@ -120,13 +124,18 @@ class Generation:
                 raise
             raise type(error)(error.message.replace(error.param, name), param=name, code=error.code) from None
 
-    def _moderated(self) -> Steps:
+    def _steps(self) -> Steps:
+        if self._reused is None or self.lease is None:
+            return self._moderated()
+        return self._reused.steps(self.prepared[0], self.lease, self._moderated)
+
+    def _moderated(self, source: StepsOf = merged_steps) -> Steps:
         subject = Subject(self._caller.principal.tenant, self._caller.request_id)
 
         def noted(flags: str) -> None:
             self._caller.reply_fields[HEADER] = flags
 
-        return moderated_steps(self._service, subject, self._requests, self.prepared, noted=noted)
+        return moderated_steps(self._service, subject, self._requests, self.prepared, noted=noted, source=source)
 
     async def _measured(self) -> Steps:
         self._meters = {
@@ -137,7 +146,7 @@ class Generation:
         spans = EngineSpans(self._trace, self.prepared) if self._trace.is_recorded else None
         outcome: Outcome = "abort"
         try:
-            async with aclosing(self._moderated()) as steps:
+            async with aclosing(self._steps()) as steps:
                 async for prompt, step in steps:
                     if spans is not None:
                         spans.see(prompt, step)

@@ -47,6 +47,7 @@ from serving.orchestrator.control_tokens import ControlTokens
 from serving.orchestrator.memory.memories import Memories
 from serving.orchestrator.moderation.canaries import Canaries
 from serving.orchestrator.moderation.moderation import Moderation
+from serving.orchestrator.semantic_cache.semantic_cache import SemanticCache
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore
@@ -78,6 +79,7 @@ def build_app(
     moderation: Moderation | None = None,
     prefix_cache: PrefixCacheConfig | None = None,
     adapters: AdapterNames | None = None,
+    semantic_cache: SemanticCache | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
     given where more than this app writes to it (`metered_engine.py`), and `gateway` where it is to ask who comes: an
@@ -107,6 +109,7 @@ def build_app(
         control_tokens=ControlTokens(generator.tokenizer),
         moderation=moderation,
         adapters=adapters,
+        semantic_cache=semantic_cache,
     )
     service.toolbox.registry.watch = ToolMetrics(metrics.registry, card.name).note
     max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
@@ -189,6 +192,8 @@ async def _lifespan(
         await service.durable.hand_over()
         await service.durable.close()
         await service.gateway.close()
+        if service.semantic_cache is not None:
+            await service.semantic_cache.close()
         if moderation is not None:
             await moderation.close()
         await asyncio.to_thread(service.tracing.close)

@@ -1,7 +1,7 @@
 """The steps of several prompts as one stream."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from serving.generation.choice import ChoiceStep
@@ -10,6 +10,7 @@ from serving.generation.request import PreparedPrompt
 from serving.sessions.logged_generation import LoggedEvent
 
 Steps = AsyncGenerator[tuple[int, ChoiceStep], None]
+StepsOf = Callable[[Generator, Sequence[PreparedPrompt], Sequence[LoggedEvent], Sequence[ChoiceGate]], Steps]
 
 
 async def merged_steps(

@@ -7,9 +7,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from serving.api.merged_steps import Steps, merged_steps
+from serving.api.merged_steps import Steps, StepsOf, merged_steps
 from serving.api.service import Service
 from serving.generation.choice import ChoiceStep
+from serving.generation.generator import ChoiceGate
 from serving.generation.request import PreparedPrompt, TextRequest
 from serving.orchestrator.moderation.moderation import Moderation
 from serving.orchestrator.moderation.paced_choice import Prompt
@@ -29,25 +30,26 @@ def moderated_steps(
     prepared: Sequence[PreparedPrompt],
     past: Sequence[LoggedEvent] = (),
     noted: Noted = lambda _: None,
+    source: StepsOf = merged_steps,
 ) -> Steps:
     """(prompt, step) of all prompts, after those of `past`. The prompts are judged while they are read: the first step
     waits for the verdict, which is `noted` where there is something to note. Where a part of the answer is `past`, the
-    prompts have been judged.
+    prompts have been judged. `source` makes the steps that are judged.
 
     Raises, beside what Generator.steps raises, what Moderation.check_input raises: then the generation is closed.
     """
     moderation = service.moderation
     policy = None if moderation is None else moderation.policies.of(subject.tenant)
     if moderation is None or policy is None:
-        return merged_steps(service.generator, prepared, past)
+        return source(service.generator, prepared, past, ())
     texts = [_judged_texts(service, policy, *pair) for pair in zip(requests, prepared, strict=True)]
-    gates = ()
+    gates: tuple[ChoiceGate, ...] = ()
     if policy.judges_output:
         gates = tuple(
             partial(_gate, service, moderation, policy, subject, number, prompt, texts[number], past)
             for number, prompt in enumerate(prepared)
         )
-    steps = merged_steps(service.generator, prepared, past, gates)
+    steps = source(service.generator, prepared, past, gates)
     if past or not policy.judges_input:
         return steps
     return _after_verdict(steps, moderation, policy, subject, [text for each in texts for text in each], noted)

@@ -25,7 +25,7 @@ class GrpcReply:
         service.check_served(body.model)
         body.check_together()
         if isinstance(body, ChatBody):
-            self._chat: ChatReply | None = ChatReply(service, body, caller)
+            self._chat: ChatReply | None = ChatReply(service, body, caller, reuses=False)
             self.generation = self._chat.generation
         else:
             self._chat = None

@@ -26,10 +26,12 @@ from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.memory.memories import Memories
 from serving.orchestrator.moderation.seating import moderation_of
+from serving.orchestrator.semantic_cache.semantic_cache import SemanticCache
 from serving.sessions.durable_generations import DurablePolicy
 from serving.sessions.generation_log import GenerationLog
 from serving.settings.moderation import ModerationConfig
 from serving.settings.retrieval import RetrievalConfig
+from serving.settings.semantic_cache import SemanticCacheConfig
 from tests.fakes.engine import Script, ScriptedEngine
 
 MODEL = "weft/scripted"
@@ -132,6 +134,7 @@ class ApiMaker:
         moderation: ModerationConfig | None = None,
         memories: Memories | None = None,
         adapters: bool = False,
+        semantic_cache: SemanticCacheConfig | None = None,
         **server: Any,
     ) -> Api:
         engine = engine or ScriptedEngine(scripts=scripts, vocab_size=self.tokenizer.vocab_size, max_model_len=WINDOW)
@@ -158,6 +161,9 @@ class ApiMaker:
             encoder=encoder and replace(encoder, embedder=gateway.guard_embedder(encoder.embedder)),
             adapters=AdapterNames(engine, MODEL) if adapters else None,
             moderation=moderation and moderation_of(moderation, encoder, metrics.registry),
+            semantic_cache=None
+            if semantic_cache is None or encoder is None
+            else SemanticCache(semantic_cache, encoder, engine, metrics.registry),
         )
         return Api(app, engine)
 
