@@ -19,6 +19,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from serving.engine.constraint import Constraint
+from serving.engine.limits import ExecutorLimits
 from serving.engine.operation import EngineState
 from serving.engine.plan import StepPlan, StepResult
 from serving.engine.request import TokenEvent
@@ -46,6 +47,19 @@ class PendingGuesses(Pending, Protocol):
 
 class StepExecutor(Protocol):
     def dispatch(self, plan: StepPlan) -> Pending: ...
+
+
+class SizedExecutor(StepExecutor, Protocol):
+    """An executor that says what it was built for."""
+
+    @property
+    def limits(self) -> ExecutorLimits: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def programs_compiled(self) -> int: ...
 
 
 @dataclass(slots=True)

@@ -17,9 +17,8 @@ import numpy as np
 
 from serving.engine import cluster_wire
 from serving.engine.cluster_wire import Begin, FromLeader, Goodbye, Hello, Keys, Loaded, Masks, Seal
-from serving.engine.engine import Pending, StepExecutor
+from serving.engine.engine import Pending, SizedExecutor, StepExecutor
 from serving.engine.leader import KEEPALIVE_SECONDS
-from serving.engine.local import SizedExecutor
 from serving.engine.plan import StepPlan
 from serving.engine.plan_wire import PlanChange, PlanReceiver
 from serving.engine.wire import channel_options

@@ -6,40 +6,20 @@ is at the first, and with as many lanes as stages none of the devices has to wai
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from serving.engine.limits import ExecutorLimits
+from serving.engine.engine import Pending, SizedExecutor
 from serving.engine.plan import RangeResult, StepPlan, StepResult
-
-
-class PendingLane(Protocol):
-    def draw(self, masks: np.ndarray) -> None: ...
-
-    def collect(self) -> StepResult: ...
-
-
-class Lane(Protocol):
-    """An executor of some of the rows."""
-
-    @property
-    def limits(self) -> ExecutorLimits: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def programs_compiled(self) -> int: ...
-
-    def dispatch(self, plan: StepPlan) -> PendingLane: ...
 
 
 class LaneExecutor:
     """An executor of rows that lanes share out: row r of a data shard is row r // lanes of lane r % lanes."""
 
-    def __init__(self, lanes: list[Lane], memory: Any = None) -> None:
-        """All with the same limits, and over the same weights and pages, whose `DeviceMemory` is `memory`."""
+    def __init__(self, lanes: list[SizedExecutor], memory: Any = None) -> None:
+        """Each with some of the rows, all with the same limits, and over the same weights and pages, which are in
+        `memory`, their DeviceMemory."""
         self._lanes = lanes
         self.memory = memory
         of_a_lane = lanes[0].limits
@@ -84,7 +64,7 @@ class LaneExecutor:
 class LanePart:
     places: list[int]  # of its ranges in the whole plan
     plan: StepPlan
-    pending: PendingLane
+    pending: Pending
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,8 @@ import numpy as np
 from serving.engine import cluster_wire
 from serving.engine.cluster import differences
 from serving.engine.cluster_wire import Begin, Goodbye, Hello, Keys, Loaded, Masks, Seal
-from serving.engine.engine import Pending, PendingGuesses
+from serving.engine.engine import Pending, PendingGuesses, SizedExecutor
 from serving.engine.limits import ExecutorLimits
-from serving.engine.local import SizedExecutor
 from serving.engine.plan import StepPlan, StepResult
 from serving.engine.plan_wire import PlanSender
 from serving.engine.wire import channel_options

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from serving.config import Deployment
 from serving.engine.adapter_lease import AdapterLease
@@ -20,11 +20,10 @@ from serving.engine.block_pool import BlockPool
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.constraint import Constraint
 from serving.engine.embedding_queue import EmbeddingQueue, TextEncoder
-from serving.engine.engine import EngineLoop, StepExecutor
+from serving.engine.engine import EngineLoop, SizedExecutor
 from serving.engine.grammars import GrammarCounters, Grammars
 from serving.engine.inbox import Question, Stream
 from serving.engine.intake import refuse_beside_grammar
-from serving.engine.limits import ExecutorLimits
 from serving.engine.live_model import LiveModel, namespace_of
 from serving.engine.operation import EngineState, Operation, OperationReport, Wake
 from serving.engine.operations import perform
@@ -53,19 +52,6 @@ ASLEEP_RETRY_SECONDS = 30.0
 
 _SHORTEST_SECONDS = 1e-3  # of a deadline that passes in this moment: the scheduler will say so
 _LOOK_SECONDS = 0.5  # at the deadlines of streams that wait while no step begins
-
-
-class SizedExecutor(StepExecutor, Protocol):
-    """An executor that says what it was built for."""
-
-    @property
-    def limits(self) -> ExecutorLimits: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def programs_compiled(self) -> int: ...
 
 
 class LocalEngine:

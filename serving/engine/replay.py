@@ -36,7 +36,8 @@ class ReplayedStep:
 
 
 def deployment_of(header: TraceHeader, checkpoint: Path) -> Deployment:
-    """The deployment that was traced, as far as its programs go, over `checkpoint`. Raises RequestError, UnsupportedError."""
+    """The deployment that was traced, as far as its programs go, over `checkpoint`. Raises RequestError and
+    UnsupportedError."""
 
     def table(kind: type, name: str, **more: Any) -> Any:
         return msgspec.convert(header.tables[name] | more, kind, dec_hook=lambda kind, value: kind(value))

@@ -438,7 +438,11 @@ class Scheduler:
         return issued.plan
 
     def _accept(self, sequence: Sequence, num_output: int, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
-        """Appends a token that was sampled after `num_output` others, and ends the stream where that ends it."""
+        """A token that was sampled after `num_output` others."""
+        return sequence.event(token_id, logprobs, *self._take(sequence, num_output, token_id))
+
+    def _take(self, sequence: Sequence, num_output: int, token_id: int) -> tuple[FinishReason | None, int | None]:
+        """Appends the token; where it ends the stream, why, and the stop token that did."""
         tokens = sequence.tokens
         tokens.append(token_id)
         sequence.in_flight -= 1
@@ -446,7 +450,7 @@ class Scheduler:
         if sequence.may_publish:
             self._sharing.publish(sequence)
         if token_id not in sequence.end_tokens and len(tokens) < sequence.max_length:
-            return sequence.event(token_id, logprobs)
+            return None, None
         reason, stop_token_id = finish_reason(
             token_id,
             sequence.sampling,
@@ -456,7 +460,7 @@ class Scheduler:
         )
         if reason is not None:
             self._roster.remove(sequence)
-        return sequence.event(token_id, logprobs, reason, stop_token_id)
+        return reason, stop_token_id
 
     def _accept_following(
         self, sequence: Sequence, num_output: int, event: TokenEvent, computed: RangeResult
@@ -471,9 +475,9 @@ class Scheduler:
                 break
             token_ids.append(token_id)
             logprobs += computed.following_logprobs[number - 1 : number]
-            last = self._accept(sequence, num_output + number, token_id, None)
-            if last.finish_reason is not None:
-                ended = {"finish_reason": last.finish_reason, "stop_token_id": last.stop_token_id}
+            reason, stop_token_id = self._take(sequence, num_output + number, token_id)
+            if reason is not None:
+                ended = {"finish_reason": reason, "stop_token_id": stop_token_id}
                 break
         return replace(event, token_ids=tuple(token_ids), logprobs=tuple(logprobs), **ended)
 

@@ -86,15 +86,15 @@ class StepPlanner:
         are used in the steps to come."""
         if draft.chunks or draft.admissions or not draft.decoding or len(self._roster.waiting):
             return False
+        step = self._cost.seconds(self._cost.buckets_from(len(draft.decoding))[0])
+        if step is None or step * self._rounds > self._burst_seconds:
+            return False
         further, useful = self._rounds - 1, False
         for sequence in draft.decoding:
             if not sequence.repeats or sequence.computed + further > self._max_model_len:
                 return False
             useful = useful or sequence.num_positions - sequence.computed >= further
-        step = self._cost.seconds(self._cost.buckets_from(len(draft.decoding))[0])
-        if not useful or step is None or step * self._rounds > self._burst_seconds:
-            return False
-        return all(self._cover(sequence, further) for sequence in draft.decoding)
+        return useful and all(self._cover(sequence, further) for sequence in draft.decoding)
 
     def _cover(self, sequence: Sequence, further: int) -> bool:
         """Pages for `further` positions more, if the pool has them to spare; nobody is preempted for it."""

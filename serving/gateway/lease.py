@@ -101,6 +101,6 @@ class Lease:
 
 
 def salt_of(tenant: str, given: str) -> str:
-    """What keeps a tenant's cached pages apart from others'. Length first, so that no tenant's name and salt read as another's. Where nobody is told apart there is nothing to
-    keep apart."""
+    """What keeps a tenant's cached pages apart from others'. Length first, so that no tenant's name and salt read as
+    another's. Where nobody is told apart there is nothing to keep apart."""
     return given if tenant == ANONYMOUS else f"{len(tenant)}:{tenant}:{given}"

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from serving.engine.lanes import Lane, LaneExecutor
+from serving.engine.engine import SizedExecutor
+from serving.engine.lanes import LaneExecutor
 from serving.engine.limits import ExecutorLimits
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
 from serving.engine.request import SamplingParams
@@ -63,7 +64,7 @@ def step(rows: list[int], num_decode: int, constrained: tuple[int, ...] = ()) ->
 
 def test_lanes_share_out_the_rows_of_each_shard_and_results_come_back_in_the_plans_order() -> None:
     lanes = [RecordingLane(), RecordingLane()]
-    given: list[Lane] = [*lanes]
+    given: list[SizedExecutor] = [*lanes]
     executor = LaneExecutor(given)
     assert executor.limits.max_num_seqs == 4
     # Two shards of four rows: rows 0 .. 3 and 4 .. 7.
@@ -76,14 +77,14 @@ def test_lanes_share_out_the_rows_of_each_shard_and_results_come_back_in_the_pla
 
 def test_a_lane_without_rows_in_a_step_runs_nothing() -> None:
     lanes = [RecordingLane(), RecordingLane()]
-    given: list[Lane] = [*lanes]
+    given: list[SizedExecutor] = [*lanes]
     LaneExecutor(given).dispatch(step([0, 2], num_decode=2))
     assert [len(lane.steps) for lane in lanes] == [1, 0]
 
 
 def test_each_lane_gets_the_masks_of_its_own_ranges() -> None:
     lanes = [RecordingLane(), RecordingLane()]
-    given: list[Lane] = [*lanes]
+    given: list[SizedExecutor] = [*lanes]
     pending = LaneExecutor(given).dispatch(step([1, 0, 3, 2], num_decode=4, constrained=(0, 1, 2)))
     pending.draw(np.array([[70], [71], [72]], np.uint32))
     assert [lane.steps[0].masks for lane in lanes] == [[71], [70, 72]]
