@@ -58,6 +58,15 @@ class StoreBody(Body, kw_only=True):
     expires_after: ExpiresAfter | None = None
     metadata: Metadata | None = None
 
+    def check_together(self) -> None:
+        """Raises RequestError."""
+        if self.chunking_strategy is not None and not self.file_ids:
+            raise RequestError(
+                "chunking_strategy is of the files in file_ids: send it with those, or with each file that comes later",
+                param="chunking_strategy",
+                code="invalid_value",
+            )
+
 
 class StoreUpdateBody(Body, kw_only=True):
     """What is left out stays; null takes away."""

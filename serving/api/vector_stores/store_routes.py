@@ -29,6 +29,7 @@ def store_routes(desk: Desk) -> list[Route]:
 
     async def create(request: Request) -> Response:
         body = await read_typed(request, StoreBody, MAX_BODY_BYTES)
+        body.check_together()
         tenant, now = tenant_of(request), int(service.now())
         store = VectorStore(
             id=new_store_id(),

@@ -261,3 +261,8 @@ async def test_without_an_encoder_or_a_table_there_are_no_stores(make_api: ApiMa
     retrieval = RetrievalConfig(folder=tmp_path / "stores")
     for api in (make_api(), make_api(files=FilesConfig(folder=tmp_path / "files"), retrieval=retrieval)):
         assert (await api.get(STORES)).json()["error"]["code"] == "unknown_url"
+
+
+async def test_sizes_of_chunks_without_files_to_cut_are_refused(shop: Shop) -> None:
+    reply = await shop.api.post(STORES, {"name": "notes", "chunking_strategy": {"type": "auto"}})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "chunking_strategy")
