@@ -15,6 +15,7 @@ import referencing.exceptions
 from jsonschema.exceptions import best_match
 
 from serving.errors import ConfigError, WeftError
+from serving.observability.logs import log_failure
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _log = logging.getLogger(__name__)
@@ -146,21 +147,21 @@ class ToolRegistry:
         try:
             async with timer:
                 result = await entry.tool.run(parsed, replace(scope, deadline=deadline))
-        except TimeoutError:
+        except TimeoutError as error:
             if timer.expired():
                 result = failed(f"{name} was stopped: it took longer than the {deadline - begin:.3g} s that it had")
             else:
-                result = self._broken(name)
+                result = self._broken(name, error)
         except WeftError as error:
             result = failed(error.message)
-        except Exception:  # of code that others wrote; the turn goes on without its result
-            result = self._broken(name)
+        except Exception as error:  # of code that others wrote; the turn goes on without its result
+            result = self._broken(name, error)
         outcome = "timeout" if timer.expired() else "error" if result.is_error else "ok"
         self.watch(name, outcome, time.monotonic() - begin)
         return result
 
-    def _broken(self, name: str) -> ToolResult:
-        _log.exception("the tool %s failed", name)
+    def _broken(self, name: str, error: Exception) -> ToolResult:
+        log_failure(_log, "a tool failed", error, tool=name)
         return failed(f"{name} failed; its error is in the server's log")
 
 

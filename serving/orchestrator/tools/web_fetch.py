@@ -12,6 +12,7 @@ from serving.orchestrator.tools.public_addresses import AddressRefusedError, Pin
 from serving.orchestrator.tools.registry import ToolResult, ToolScope, failed
 
 _MOST_REDIRECTS = 5
+_READ_AT_ONCE = 4  # pages of this process; each may take a gigabyte
 _READ_APART = {"text/html": ".html", "application/xhtml+xml": ".html", "application/pdf": ".pdf"}
 _TEXT = ("text/", "application/json", "application/xml", "application/yaml", "application/ld+json")
 
@@ -27,6 +28,7 @@ class WebFetch:
         self._addresses = addresses
         self._max_bytes = max_bytes
         self._seconds = seconds
+        self._free = asyncio.Semaphore(_READ_AT_ONCE)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -67,7 +69,11 @@ class WebFetch:
                 return failed(f"the page is {kind or 'of no known type'}, which is not read")
             body, whole = await self._body(response)
             encoding = response.charset_encoding
-        text = await _read(body, _READ_APART[kind]) if kind in _READ_APART else _decoded(body, encoding)
+        if kind in _READ_APART:
+            async with self._free:
+                text = await _read(body, _READ_APART[kind])
+        else:
+            text = _decoded(body, encoding)
         facts = {"url": str(response.url), "status": response.status_code, "type": kind, "whole": whole}
         head = f"{response.url} (status {response.status_code}{'' if whole else ', only its beginning'})"
         return ToolResult(text=f"{head}\n\n{text}", facts=facts, is_error=response.is_error)

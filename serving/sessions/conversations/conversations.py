@@ -355,7 +355,10 @@ class Conversations:
                 await self.store.release([name])
                 continue
             self._held.add(name)
-            claimed.append(await self._stored(tree, name))
+            try:
+                claimed.append(await self._stored(tree, name))
+            except NotFoundError:  # it was erased meanwhile
+                await self._let_go(name)
         return claimed
 
     # Inside
@@ -403,8 +406,10 @@ class Conversations:
         """Raises NotFoundError: of what others have, nobody learns that it is there."""
         tree = tree_of(name)
         found = None if tree is None else await self.store.owner(tree)
-        if tree is None or found is None or not found.admits(owner):
+        if tree is None or found is None or found.tenant != owner.tenant:
             raise missing(name)
+        if not found.admits(owner):
+            raise _not_of(name, owner, found)
         return tree
 
     async def _stored(self, tree: str, turn_id: str) -> StoredTurn:
@@ -437,6 +442,18 @@ class Conversations:
         ]
         items = await self.store.read(tree, "item", places)
         return [(place, msgspec.json.decode(items[place])) for place in places if place in items]
+
+
+def _not_of(name: str, asking: Owner, found: Owner) -> NotFoundError:
+    """To users of one tenant it is no secret that nobody was named; whose it is otherwise, is."""
+    if found.user:
+        return missing(name)
+    return NotFoundError(
+        f"{name} was begun without a user, and this request names one: a conversation is a user's from its beginning, "
+        "so that all of it can be handed out and erased; send the user when it is created, or leave the user out",
+        param="user",
+        code="user_not_of_conversation",
+    )
 
 
 def _in_progress(turn_id: str) -> ConflictError:

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from serving.errors import ConfigError, RequestError
+from serving.observability.logs import TextFormatter
 from serving.observability.tool_metrics import ToolMetrics
 from serving.orchestrator.tools.registry import ToolRegistry, ToolResult, ToolScope
 
@@ -77,6 +78,13 @@ async def test_a_schema_that_refers_outside_is_not_fetched() -> None:
 )
 async def test_what_a_tool_raises_is_its_result(raises: Exception, told: str) -> None:
     assert await called(Given(raises=raises), {"n": 1}) == ToolResult(text=told, is_error=True)
+
+
+async def test_what_a_broken_tool_says_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    await called(Given(raises=ZeroDivisionError("what ann said")), {"n": 1})
+    (record,) = caplog.records
+    assert "ann" not in TextFormatter().format(record)
+    assert "ZeroDivisionError" in TextFormatter().format(record)
 
 
 async def test_a_tool_that_takes_too_long_is_cancelled_and_says_so() -> None:

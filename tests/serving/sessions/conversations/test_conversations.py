@@ -288,6 +288,23 @@ async def test_a_turn_whose_tree_is_erased_meanwhile_stops(make: Maker, owner: O
         await conversations.put_output(begun.turn.id, 0, said("b"))
 
 
+async def test_a_turn_that_is_erased_while_it_is_claimed_is_let_go(
+    make: Maker, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begin(make(lease_seconds=0), owner, "a")
+    conversations = make()
+    change = conversations.store.change
+
+    async def erased_after(*asked: Any) -> Any:
+        changed = await change(*asked)
+        await conversations.erase(owner.tenant)
+        return changed
+
+    monkeypatch.setattr(conversations.store, "change", erased_after)
+    assert owner.tenant not in [stored.turn.id for stored in await conversations.claim()]
+    await conversations.renew()
+
+
 @pytest.mark.parametrize("kind", ["postgres", "redis"])
 async def test_a_store_that_is_away_says_so(kind: str, tmp_path: Path, owner: Owner) -> None:
     store: ConversationStore
