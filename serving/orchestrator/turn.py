@@ -65,6 +65,10 @@ class TurnRunner:
         if notice is not None:
             yield notice
         while True:
+            late = state.late()  # tools may have taken what there was
+            if late is not None:
+                yield late
+                return
             try:
                 context = await self._fit(state)
             except ContextLengthError as error:
@@ -135,7 +139,7 @@ class TurnRunner:
         return Notice("memory_used", "what this user said earlier is part of the prompt", facts)
 
     async def _remember(self, state: TurnState, answer: Answer) -> Notice | None:
-        if self._memory is not None and state.remembers:
+        if self._memory is not None and state.remembers and state.turn.is_kept:
             try:
                 await self._memory.remember(state.turn, answer.text)
             except ConversationStoreError as error:

@@ -42,6 +42,7 @@ class TurnRequest:
     notes: Sequence[Passage] = ()  # of the memory, best first
     documents: Sequence[Passage] = ()  # best first
     files: Mapping[str, bytes] = field(default_factory=dict)  # for tools, by plain name
+    is_kept: bool = True  # False: the memory is read, and is told nothing
     tenant: str = ""
     user: str = ""
     cache_salt: str = ""

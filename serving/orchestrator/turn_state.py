@@ -74,9 +74,14 @@ class TurnState:
             return self.ended(TurnEnd.CALLS, f"the turn would run more than {budgets.calls} calls")
         if self.tokens_left == 0:
             return self.ended(TurnEnd.TOKENS, f"the turn has used its {budgets.completion_tokens} tokens")
-        if time.monotonic() >= self.deadline:
-            return self.ended(TurnEnd.TIME, f"the turn has used its {budgets.seconds:g} s")
-        return None
+        return self.late()
+
+    def late(self) -> TurnEnded | None:
+        """Where the turn's time is over, its end."""
+        if time.monotonic() < self.deadline:
+            return None
+        seconds = self.turn.budgets.seconds
+        return self.ended(TurnEnd.TIME, f"the turn has used its {_LONGEST if seconds is None else seconds:g} s")
 
     def ended(self, reason: str, detail: str = "") -> TurnEnded:
         usage = TurnUsage(

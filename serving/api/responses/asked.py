@@ -14,6 +14,7 @@ _DEFAULT = TurnBudgets()
 
 # What clients of this protocol call what has another name below it.
 THEIR_WORDS = {
+    "deadline_seconds": "timeout_seconds",
     "grammar": "text.format",
     "max_tokens": "max_output_tokens",
     "messages": "input",
@@ -44,6 +45,7 @@ def turn_request(
             completion_tokens=body.max_output_tokens,
             seconds=body.timeout_seconds,
         ),
+        is_kept=body.is_stored,
         tenant=caller.principal.tenant,
         user=body.user_id,
         cache_salt=body.cache_salt or "",
@@ -52,6 +54,9 @@ def turn_request(
     )
 
 
-def their_param(param: str) -> str:
-    """`messages[2].content` is of the chat that was made of the input, whose items are not numbered so."""
+def their_param(param: str, body: ResponsesBody) -> str:
+    """`messages[2].content` is of the chat that was made of the input, whose items are not numbered so; a grammar is of
+    the tools where no format is asked for."""
+    if param == "grammar" and body.schema is None:
+        return "tools"
     return "input" if param.startswith("messages") else THEIR_WORDS.get(param, param)

@@ -134,5 +134,7 @@ def _object(arguments: str) -> dict[str, Any]:
 
 
 def _queries(asked: dict[str, Any]) -> list[str]:
-    given = [asked.get("query"), *(asked.get("queries") or ())]
+    """Before the arguments are checked: a model writes what it likes."""
+    several = asked.get("queries")
+    given = [asked.get("query"), *(several if isinstance(several, list) else ())]
     return [str(query) for query in given if query]

@@ -60,13 +60,13 @@ class ServerCallItem(InputItem, kw_only=True, tag="mcp_call"):
 
 class FileSearchItem(InputItem, kw_only=True, tag="file_search_call"):
     queries: list[str]
-    results: list[Any] | None = None
+    results: list[dict[str, Any]] | None = None
 
 
 class CodeItem(InputItem, kw_only=True, tag="code_interpreter_call"):
     container_id: str
     code: str | None = None
-    outputs: list[Any] | None = None
+    outputs: list[dict[str, Any]] | None = None
 
 
 class WebSearchItem(InputItem, kw_only=True, tag="web_search_call"):

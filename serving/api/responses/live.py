@@ -40,11 +40,12 @@ class LiveResponse:
         return self._ended_at is not None and self._ended_at <= moment
 
     async def cancel(self, why: WeftError | None = None) -> None:
-        """Returns once it has ended. None: somebody has asked for it."""
-        if not self._task.done():
+        """Returns once it has ended. None: somebody has asked for it. Only the first who asks breaks it off: a second
+        time would break off the writing of its end. That of one who leaves here goes on."""
+        if not self._task.done() and not self._task.cancelling():
             self._made.failure = why
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+            self._task.cancel()
+        await asyncio.wait([self._task])
 
     async def follow(self, after: int) -> AsyncGenerator[Told, None]:
         """The events with a higher number than `after`, to the end."""

@@ -92,12 +92,12 @@ class MadeResponse:
         if queued:
             self._outline.status = "queued"
         history = await self._record.begin(self._outline.facts, self._inputs)
-        self._output.sources += sources_of([*history, *self._inputs])
         try:
+            self._output.sources += sources_of([*history, *self._inputs])
             self._request = turn_request(
                 self._body, self._caller, [*history, *self._inputs], self._tools, self._turns.service.toolbox.registry
             )
-        except RequestError:
+        except Exception:
             await self._record.forget()
             raise
 
@@ -126,11 +126,10 @@ class MadeResponse:
             if preface:
                 await self._record.forget()
                 raise self._in_their_words(error) from None
-            async for told in self._failed(error):
+            for told in await self._failed(self._in_their_words(error)):
                 yield told
         except Exception:  # a fault of the server's own
-            async for _ in self._failed(EngineError("the server failed on this request", code="internal_error")):
-                pass
+            await self._failed(EngineError("the server failed on this request", code="internal_error"))
             raise
         except (asyncio.CancelledError, GeneratorExit):
             if preface and not self._output.items:
@@ -152,19 +151,19 @@ class MadeResponse:
                 async for told in steps:
                     yield self._numbered(told)
         except WeftError as error:
-            async for told in self._failed(self._in_their_words(error)):
+            for told in await self._failed(self._in_their_words(error)):
                 yield told
         except Exception as error:  # told without its text, and logged
             log_failure(logger, "a response failed", error, request_id=self._caller.request_id)
             failure = EngineError("the server failed on this request", code="internal_error")
-            async for told in self._failed(failure):
+            for told in await self._failed(failure):
                 yield told
         except asyncio.CancelledError:  # its readers are told
             if self.failure is None:
                 self._outline.cancel()
             else:
                 self._outline.fail(self.failure)
-            async for told in self._cut():
+            for told in await self._cut():
                 yield told
             yield self._numbered({"type": "response.failed", "response": self.response})
             raise
@@ -209,27 +208,30 @@ class MadeResponse:
         yield {"type": "response.created", "response": self.response}
         yield {"type": "response.in_progress", "response": self.response}
 
-    async def _failed(self, error: WeftError) -> AsyncGenerator[Told, None]:
+    async def _failed(self, error: WeftError) -> list[Told]:
         self.failure = error
         self._outline.fail(error)
-        async for told in self._cut():
-            yield told
-        yield self._numbered({"type": "response.failed", "response": self.response})
+        told = await self._cut()
+        return [*told, self._numbered({"type": "response.failed", "response": self.response})]
 
     async def _cancelled(self) -> None:
         self._outline.cancel()
-        async for _ in self._cut():
-            pass
+        await self._cut()
 
-    async def _cut(self) -> AsyncGenerator[Told, None]:
-        """Ends what is broken off, with what there is of it."""
+    async def _cut(self) -> list[Told]:
+        """Ends what is broken off, with what there is of it. Written before anything is told: who is told may leave."""
+        told: list[Told] = []
         try:
-            async for told in self._written(self._output.cut()):
-                yield self._numbered(told)
+            async for event in self._written(self._output.cut()):
+                told.append(self._numbered(event))
             await self._record.end(self._outline.facts, joins=bool(self._output.items))
         except (ConversationStoreError, RequestError) as error:  # its lease will be over, and then somebody ends it
             log_failure(logger, "a response could not be ended", error, request_id=self._caller.request_id)
             self._record.abandon()
+        except BaseException:  # cancelled a second time
+            self._record.abandon()
+            raise
+        return told
 
     def _numbered(self, told: Told) -> Told:
         self._told += 1
@@ -239,7 +241,7 @@ class MadeResponse:
         """An error about a field of the chat that was made of the body, as one about the body's."""
         if not isinstance(error, RequestError) or error.param is None:
             return error
-        name = their_param(error.param)
+        name = their_param(error.param, self._body)
         if name == error.param:
             return error
         return type(error)(error.message.replace(error.param, name), param=name, code=error.code)

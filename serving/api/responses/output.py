@@ -195,7 +195,12 @@ class _Text:
 
 
 def sources_of(items: Iterable[Item]) -> Iterator[Source]:
-    """What searches have found, as far as it is told by items."""
+    """What searches have found, as far as it is told by items. A client may have sent them: what is no result of a
+    search here cannot be cited."""
     for item in items:
         if item["type"] == "file_search_call":
-            yield from (result for result in item.get("results") or () if "marker" in result)
+            yield from (result for result in item.get("results") or () if _can_be_cited(result))
+
+
+def _can_be_cited(result: dict[str, Any]) -> bool:
+    return all(isinstance(result.get(name), str) for name in ("marker", "file_id", "filename"))

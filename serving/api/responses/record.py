@@ -97,6 +97,9 @@ class StoredRecord:
         except ConversationStoreError as error:  # its lease will be over, and then somebody ends it
             log_failure(logger, "a response could not be taken back", error)
             self.abandon()
+        except BaseException:  # cancelled meanwhile
+            self.abandon()
+            raise
 
     def abandon(self) -> None:
         self._conversations.abandon(self._id)

@@ -17,13 +17,20 @@ def api(make_api: ApiMaker, tmp_path: Path) -> Iterator[Api]:
 
 
 async def test_what_a_user_said_in_one_conversation_is_recalled_in_another(api: Api) -> None:
-    await create(api, "My cat is called Tom.", user="ann", store=False)
-    await create(api, "What is my cat called?", user="ben", store=False)
+    await create(api, "My cat is called Tom.", user="ann")
+    await create(api, "What is my cat called?", user="ben")
     assert "Tom" not in prompt(api)
-    reply = await create(api, "What is my cat called?", user="ann", store=False)
+    reply = await create(api, "What is my cat called?", user="ann")
     assert "User: My cat is called Tom." in prompt(api)
     assert prompt(api).index("Tom") > prompt(api).index("<note"), "it is marked as data"
     assert [notice["kind"] for notice in reply["notices"]] == ["memory_used"]
+
+
+async def test_what_is_not_to_be_stored_is_not_remembered_either(api: Api) -> None:
+    await create(api, "My cat is called Tom.", user="ann")
+    await create(api, "My dog is called Rex.", user="ann", store=False)
+    (entry,) = (await ask(api, "GET", "/v1/memory?user=ann"))["data"]
+    assert "Tom" in entry["text"]
 
 
 async def test_a_conversation_that_goes_on_has_nothing_twice(api: Api) -> None:
@@ -33,8 +40,8 @@ async def test_a_conversation_that_goes_on_has_nothing_twice(api: Api) -> None:
 
 
 async def test_it_can_be_looked_at_forgotten_and_switched_off(api: Api) -> None:
-    await create(api, "My cat is called Tom.", user="ann", store=False)
-    await create(api, "My dog is called Rex.", user="ann", store=False)
+    await create(api, "My cat is called Tom.", user="ann")
+    await create(api, "My dog is called Rex.", user="ann")
     shown = await ask(api, "GET", "/v1/memory?user=ann")
     assert (shown["enabled"], shown["strategy"]) == (True, "hierarchical")
     texts = [entry["text"] for entry in shown["data"]]
@@ -42,11 +49,11 @@ async def test_it_can_be_looked_at_forgotten_and_switched_off(api: Api) -> None:
     one = shown["data"][0]["id"]
     assert (await ask(api, "DELETE", f"/v1/memory?user=ann&id={one}"))["deleted"] == 1
     await ask(api, "DELETE", f"/v1/memory?user=ann&id={one}", 404)
-    await create(api, "What is my cat called?", user="ann", store=False)
+    await create(api, "What is my cat called?", user="ann")
     assert "Tom" not in prompt(api)
     off = await ask(api, "POST", "/v1/memory", json={"user": "ann", "enabled": False})
     assert off["enabled"] is False
-    await create(api, "What is my dog called?", user="ann", store=False)
+    await create(api, "What is my dog called?", user="ann")
     assert "Rex" not in prompt(api)
     kept = await ask(api, "GET", "/v1/memory?user=ann")
     assert len(kept["data"]) == len(shown["data"]), "nothing was added while it is off"
@@ -58,7 +65,7 @@ async def test_old_exchanges_are_summarized_in_the_batch_class(api: Api) -> None
     memories = api.service.memories
     assert memories is not None
     for number in range(4):
-        await create(api, f"Fact {number}.", user="ann", store=False)
+        await create(api, f"Fact {number}.", user="ann")
     await memories.compact()
     shown = await ask(api, "GET", "/v1/memory?user=ann")
     assert [(entry["level"], entry["text"]) for entry in shown["data"]][-1] == (1, "Noted.")

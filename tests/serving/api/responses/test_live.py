@@ -75,6 +75,22 @@ async def test_cancelling_ends_it_with_what_was_said(make_api: ApiMaker) -> None
     assert (await ask(api, "POST", f"{path}/cancel"))["status"] == "cancelled"
 
 
+async def test_cancelling_it_many_times_at_once_ends_it_once(make_api: ApiMaker) -> None:
+    api = make_api(Script(token_ids=make_api.ids("Halfway there"), hold_after=7), make_api.says("Yes."))
+    conversation = (await ask(api, "POST", "/v1/conversations", json={}))["id"]
+    made = await create(api, background=True, conversation=conversation)
+    live = api.app.state.responses.live.get(made["id"])
+    while live.told < 8:
+        await asyncio.sleep(0)
+    leaves = asyncio.create_task(live.cancel())
+    asked = [asyncio.create_task(live.cancel()) for _ in range(3)]
+    await asyncio.sleep(0)
+    leaves.cancel()
+    await asyncio.gather(*asked)
+    assert (await ask(api, "GET", f"/v1/responses/{made['id']}"))["status"] == "cancelled"
+    await create(api, "go on", conversation=conversation)
+
+
 async def test_another_process_can_ask_for_its_end(make_api: ApiMaker) -> None:
     api = make_api(Script(token_ids=make_api.ids("Halfway there"), hold_after=7))
     made = await create(api, background=True)

@@ -1,5 +1,6 @@
 """Responses over a scripted engine: what is told, what is kept, and what is refused."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -248,6 +249,12 @@ class Library:
         return ToolResult(text="<document>It rains.</document>", facts={"results": [found]})
 
 
+class EndlessLibrary(Library):
+    async def run(self, arguments: dict[str, Any], scope: ToolScope) -> ToolResult:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
 async def test_what_a_search_found_is_cited_beside_the_text(make_api: ApiMaker) -> None:
     search = '<tool_call>{"name": "file_search", "arguments": {"query": "weather"}}</tool_call>'
     api = make_api(
@@ -280,3 +287,67 @@ async def test_settings_of_a_search_are_checked_before_the_turn(make_api: ApiMak
     tool = {"type": "file_search", "vector_store_ids": ["vs_1"], "filters": {"type": "no"}}
     error = await refused(api, 400, tools=[tool])
     assert error["param"].startswith("tools[0].filters")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "file_search_call", "queries": ["x"], "results": ["no object"]},
+        {"type": "code_interpreter_call", "container_id": "c", "outputs": [1]},
+    ],
+)
+async def test_results_that_are_no_objects_are_refused(make_api: ApiMaker, item: Any) -> None:
+    error = await refused(make_api(make_api.says("ok")), 400, input=[item, {"role": "user", "content": "hi"}])
+    assert error["param"].startswith("input[0]")
+
+
+async def test_what_a_client_says_that_a_search_found_is_cited_only_where_it_could_have(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("It rains [12345]."))
+    odd = [{"marker": ["12345"]}, {"marker": "12345"}, {"marker": "12345", "file_id": 1, "filename": "a"}]
+    made = await create(
+        api, [{"type": "file_search_call", "queries": ["x"], "results": odd}, {"role": "user", "content": "hi"}]
+    )
+    assert texts(made["output"]) == ["It rains [12345]."]
+
+
+async def test_a_fault_before_the_model_is_asked_leaves_no_conversation_locked(
+    make_api: ApiMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = make_api(make_api.says("ok"))
+    conversation = (await ask(api, "POST", "/v1/conversations", json={}))["id"]
+    with monkeypatch.context() as broken:
+        broken.setattr("serving.api.responses.made.turn_request", lambda *_: 1 / 0)
+        assert (await refused(api, 500, conversation=conversation))["code"] == "internal_error"
+    await create(api, conversation=conversation)
+
+
+async def test_arguments_that_a_model_got_wrong_are_a_result_that_it_reads(make_api: ApiMaker) -> None:
+    wrong = '<tool_call>{"name": "file_search", "arguments": {"queries": 5}}</tool_call>'
+    api = make_api(make_api.says(wrong), make_api.says("Sorry."))
+    library = Library()
+    library.parameters = {"type": "object", "properties": {"queries": {"type": "array"}}}
+    api.service.toolbox.registry.add(library)
+    made = await create(api, tools=[{"type": "file_search", "vector_store_ids": ["vs_1"]}])
+    assert (made["output"][0]["status"], made["output"][0]["queries"]) == ("failed", [])
+    assert texts(made["output"]) == ["Sorry."]
+
+
+async def test_a_tool_that_takes_all_the_time_ends_the_turn_and_fails_nothing(make_api: ApiMaker) -> None:
+    api = make_api(
+        make_api.says('<tool_call>{"name": "file_search", "arguments": {}}</tool_call>'), make_api.says("Oh.")
+    )
+    api.service.toolbox.registry.add(EndlessLibrary())
+    tools = [{"type": "file_search", "vector_store_ids": ["vs_1"]}]
+    made = await create(api, tools=tools, timeout_seconds=0.05)
+    assert (made["status"], made["incomplete_details"]["reason"]) == ("incomplete", "time_budget")
+
+
+async def test_a_user_cannot_be_named_where_the_conversation_began_without(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("ok"))
+    conversation = (await ask(api, "POST", "/v1/conversations", json={}))["id"]
+    error = await refused(api, 404, conversation=conversation, safety_identifier="ann")
+    assert error["code"] == "user_not_of_conversation"
+    of_ann = (await ask(api, "POST", "/v1/conversations", json={"user": "ann"}))["id"]
+    await create(api, conversation=of_ann, safety_identifier="ann")
+    error = await refused(api, 404, conversation=of_ann, safety_identifier="ben")
+    assert error["code"] == "conversation_not_found"
