@@ -49,6 +49,8 @@ from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.memory.memories import Memories
 from serving.orchestrator.moderation.seating import moderation_of
+from serving.orchestrator.quality_watch.canary import read_canaries
+from serving.orchestrator.quality_watch.quality_watch import QualityWatch
 from serving.orchestrator.semantic_cache.semantic_cache import SemanticCache
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.conversations.conversations import Conversations
@@ -223,6 +225,7 @@ def build_api(
         prefix_cache=deployment.prefix_cache,
         adapters=AdapterNames(engine, deployment.name) if deployment.adapters.slots else None,
         semantic_cache=build_semantic_cache(deployment, engine, embedder, metrics),
+        quality_watch=build_quality_watch(deployment, embedder, metrics),
     )
 
 
@@ -237,6 +240,16 @@ def build_semantic_cache(
     if encoder is None:
         raise CheckpointError("semantic_cache needs an engine that has an encoder", param="semantic_cache")
     return SemanticCache(config, encoder, engine, metrics.registry)
+
+
+def build_quality_watch(deployment: Deployment, embedder: Embedder | None, metrics: Metrics) -> QualityWatch | None:
+    """None where the deployment has no such table. Raises CheckpointError or ConfigError."""
+    config = deployment.quality_watch
+    if config is None:
+        return None
+    encoder = build_encoder(deployment, embedder)
+    canaries = read_canaries(config.canaries, has_encoder=encoder is not None)
+    return QualityWatch(canaries, config.seconds, metrics.registry, encoder)
 
 
 def build_tracing(traces: TracesConfig) -> Tracing:

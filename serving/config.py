@@ -32,6 +32,7 @@ from serving.settings.memory import MemoryConfig, check_memory
 from serving.settings.moderation import ModerationConfig, check_moderation
 from serving.settings.operations import OperationsConfig
 from serving.settings.prefix_cache import PrefixCacheConfig, check_prefix_cache
+from serving.settings.quality_watch import QualityWatchConfig, check_quality_watch
 from serving.settings.retrieval import RetrievalConfig, check_retrieval
 from serving.settings.semantic_cache import SemanticCacheConfig, check_semantic_cache
 from serving.settings.speculation import SpeculationConfig, check_speculation
@@ -231,6 +232,7 @@ class Deployment:
     tools: ToolsConfig = field(default_factory=ToolsConfig)
     memory: MemoryConfig | None = None  # None: nobody's, and no /v1/memory
     semantic_cache: SemanticCacheConfig | None = None  # None: every answer is generated
+    quality_watch: QualityWatchConfig | None = None  # None: no canary prompts are asked
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
@@ -328,6 +330,8 @@ def check_limits(deployment: Deployment, where: str) -> None:
         check_moderation(deployment.moderation, where, has_encoder=deployment.embeddings is not None)
     if deployment.semantic_cache is not None:
         check_semantic_cache(deployment.semantic_cache, where, has_encoder=deployment.embeddings is not None)
+    if deployment.quality_watch is not None:
+        check_quality_watch(deployment.quality_watch, where)
     if deployment.retrieval is not None:
         has_files, has_encoder = deployment.files.folder is not None, deployment.embeddings is not None
         check_retrieval(deployment.retrieval, where, has_files=has_files, has_encoder=has_encoder)

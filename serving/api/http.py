@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 
 from serving.api.adapter_names import AdapterNames
 from serving.api.batches.batches import Batches, open_batches
+from serving.api.canary_calls import canary_calls
 from serving.api.embedding_routes import embedding_routes
 from serving.api.error_reply import pass_on
 from serving.api.front import Front
@@ -47,6 +48,7 @@ from serving.orchestrator.control_tokens import ControlTokens
 from serving.orchestrator.memory.memories import Memories
 from serving.orchestrator.moderation.canaries import Canaries
 from serving.orchestrator.moderation.moderation import Moderation
+from serving.orchestrator.quality_watch.quality_watch import QualityWatch
 from serving.orchestrator.semantic_cache.semantic_cache import SemanticCache
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.conversations.conversations import Conversations
@@ -80,6 +82,7 @@ def build_app(
     prefix_cache: PrefixCacheConfig | None = None,
     adapters: AdapterNames | None = None,
     semantic_cache: SemanticCache | None = None,
+    quality_watch: QualityWatch | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
     given where more than this app writes to it (`metered_engine.py`), and `gateway` where it is to ask who comes: an
@@ -110,6 +113,7 @@ def build_app(
         moderation=moderation,
         adapters=adapters,
         semantic_cache=semantic_cache,
+        quality_watch=quality_watch,
     )
     service.toolbox.registry.watch = ToolMetrics(metrics.registry, card.name).note
     max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
@@ -173,6 +177,8 @@ async def _lifespan(
         keeping.append(asyncio.create_task(batches.runner.run()))
     if stores is not None:
         keeping.append(asyncio.create_task(stores.runner.run()))
+    if service.quality_watch is not None:
+        keeping.append(asyncio.create_task(service.quality_watch.run(canary_calls(service))))
     moderation = service.moderation
     if moderation is not None and moderation.canary_seconds is not None:
         keeping.append(asyncio.create_task(Canaries(moderation, moderation.canary_seconds).run()))

@@ -17,6 +17,7 @@ from serving.observability.request_trace import Tracing
 from serving.orchestrator.control_tokens import ControlTokens
 from serving.orchestrator.memory.memories import Memories
 from serving.orchestrator.moderation.moderation import Moderation
+from serving.orchestrator.quality_watch.quality_watch import QualityWatch
 from serving.orchestrator.semantic_cache.semantic_cache import SemanticCache
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.durable_generations import DurableGenerations
@@ -58,6 +59,7 @@ class Service:
     adapters: AdapterNames | None = None  # None: the deployment has none
     memories: Memories | None = None  # None: nobody's
     semantic_cache: SemanticCache | None = None  # None: every answer is generated
+    quality_watch: QualityWatch | None = None  # None: no canary prompts are asked
     now: Callable[[], float] = field(default=time.time)
 
     def check_model(self, name: str | None) -> None:

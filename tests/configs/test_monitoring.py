@@ -15,6 +15,7 @@ from serving.engine.tiers.stats import TierStats
 from serving.gateway.gateway_metrics import GatewayMetrics
 from serving.observability.metrics import Metrics
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
+from serving.orchestrator.quality_watch.watch_metrics import QualityWatchMetrics
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "monitoring"
 _METRIC = re.compile(r"\b(?:vllm:|weft_)[a-z0-9_]+")
@@ -33,6 +34,9 @@ def exported() -> set[str]:
     moderation = ModerationMetrics(metrics.registry)
     moderation.failures.labels("guard", "open")
     moderation.false_positives.labels("any")
+    quality = QualityWatchMetrics(metrics.registry)
+    quality.asked.labels("failed")
+    quality.score.labels("capital")
     numbers: dict[str, Any] = dict.fromkeys(EngineStats.__dataclass_fields__, 0) | {"tenant_service": (("a", 1.0),)}
     numbers |= {"tiers": (asdict(TierStats(tier="host", pages=1, room=2, bytes=3)),)}
     lines = metrics.render(numbers).decode().splitlines()

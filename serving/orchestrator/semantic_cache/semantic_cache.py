@@ -18,7 +18,7 @@ from serving.orchestrator.semantic_cache.answer import Answer
 from serving.orchestrator.semantic_cache.cache_metrics import SemanticCacheMetrics
 from serving.orchestrator.semantic_cache.entries import Entries, Match
 from serving.orchestrator.semantic_cache.question import Question, is_single_turn, question_of
-from serving.orchestrator.semantic_cache.vectors import answer_similarity, question_vector
+from serving.orchestrator.text_vectors import answer_similarity, question_vector
 from serving.settings.semantic_cache import CacheMode, SemanticCacheConfig
 
 _MOST_COMPARING = 64  # shadows at once; others are not compared

@@ -1,4 +1,4 @@
-"""Questions and answers as vectors, by the encoder that the engine holds beside the model."""
+"""Texts as vectors, by the encoder that the engine holds beside the model."""
 
 import secrets
 
@@ -38,4 +38,4 @@ async def _mean_vector(encoder: TextEmbedder, text: str) -> np.ndarray:
 
 
 async def _embedded(encoder: TextEmbedder, texts: tuple[tuple[int, ...], ...]) -> np.ndarray:
-    return await encoder.embedder.embed(EmbedRequest(request_id=f"semantic-cache-{secrets.token_hex(8)}", texts=texts))
+    return await encoder.embedder.embed(EmbedRequest(request_id=f"text-{secrets.token_hex(8)}", texts=texts))
