@@ -13,12 +13,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from serving.api.request_body import read_typed
+from serving.api.responses.body import MAX_USER_CHARS
 from serving.api.typed_body import Body
 from serving.errors import NotFoundError, RequestError
 from serving.orchestrator.memory.entries import Person
 from serving.orchestrator.memory.memories import Memories
-
-MAX_USER_CHARS = 256
 
 
 class MemoryBody(Body, kw_only=True):

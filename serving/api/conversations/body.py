@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from serving.api.responses.body import Metadata
+from serving.api.responses.body import Metadata, UserName
 from serving.api.responses.items import AnyItem, item_words, with_types
 from serving.api.typed_body import Body
 
@@ -28,7 +28,7 @@ class ConversationBody(Body, kw_only=True):
 
     items: Annotated[list[AnyItem], msgspec.Meta(max_length=MOST_ITEMS)] | None = None
     metadata: Metadata | None = None
-    user: str | None = None  # whose it is: his data are exported and erased by this name
+    user: UserName | None = None  # whose it is: his data are exported and erased by this name
 
     @classmethod
     def prepared(cls, table: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from serving.generation.request import GenerationOptions
 
 MAX_LABELS = 16
 MAX_ID_CHARS = 128
+MAX_USER_CHARS = 256
 
 Include = Literal["file_search_call.results", "code_interpreter_call.outputs"]
 INCLUDES: tuple[Include, ...] = ("file_search_call.results", "code_interpreter_call.outputs")
@@ -23,6 +24,7 @@ Metadata = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
     msgspec.Meta(max_length=MAX_LABELS),
 ]
+UserName = Annotated[str, msgspec.Meta(max_length=MAX_USER_CHARS, pattern="^[^\\x00]*$")]  # Postgres keeps no NUL
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_CHARS)]
 
 REFUSED_RESPONSES = {
@@ -115,8 +117,8 @@ class ResponsesBody(Body, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
     metadata: Metadata | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
+    user: UserName | None = None
+    safety_identifier: UserName | None = None
     prompt_cache_key: str | None = None
 
     @classmethod

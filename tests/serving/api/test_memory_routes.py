@@ -6,7 +6,7 @@ import pytest
 from serving.orchestrator.memory.memories import Memories
 from serving.settings.memory import MemoryConfig
 from tests.serving.api.conftest import Api, ApiMaker
-from tests.serving.api.responses.asking import ask, create, prompt
+from tests.serving.api.responses.asking import ask, create, prompt, refused
 
 
 @pytest.fixture
@@ -31,6 +31,13 @@ async def test_what_is_not_to_be_stored_is_not_remembered_either(api: Api) -> No
     await create(api, "My dog is called Rex.", user="ann", store=False)
     (entry,) = (await ask(api, "GET", "/v1/memory?user=ann"))["data"]
     assert "Tom" in entry["text"]
+
+
+@pytest.mark.parametrize("user", ["u" * 257, "a\0b"])
+async def test_a_user_whose_memory_nobody_could_look_at_is_refused(api: Api, user: str) -> None:
+    assert (await refused(api, 400, user=user))["param"] == "user"
+    assert (await refused(api, 400, safety_identifier=user))["param"] == "safety_identifier"
+    await ask(api, "POST", "/v1/conversations", 400, json={"user": user})
 
 
 async def test_a_conversation_that_goes_on_has_nothing_twice(api: Api) -> None:
