@@ -178,6 +178,9 @@ def _of_experts(bias: Array, experts: Array) -> Array:
     return bias[jnp.minimum(experts, bias.shape[0] - 1)]
 
 
+WatchLoad = Callable[[Any], None]  # is told the tokens of each expert [E] of each layer and step, padding included
+
+
 class RoutedExperts(nnx.Module):
     """The layer: a router and E gated MLPs [D -> F -> D]."""
 
@@ -209,9 +212,13 @@ class RoutedExperts(nnx.Module):
         self.apply: ApplyExperts = apply_experts
         self.choose: Choose = route
         self.num_experts = e
+        self.watch: WatchLoad | None = None
 
     def __call__(self, x: Array) -> Array:  # [T, D] -> [T, D]
-        return self.with_load(x)[0]
+        out, load = self.with_load(x)
+        if self.watch is not None:
+            jax.debug.callback(self.watch, load)
+        return out
 
     def with_load(self, x: Array, real: Array | None = None) -> tuple[Array, Array]:
         """x [T, D] -> (out [T, D], tokens of each expert [E] int32).
@@ -255,6 +262,13 @@ def use_grouped_matmul(model: Any, matmul: GroupedMatmul) -> None:
     for _, module in nnx.iter_modules(model):
         if isinstance(module, RoutedExperts):
             module.matmul = matmul
+
+
+def watch_load(model: Any, watch: WatchLoad) -> None:
+    """From here on `watch` is told of every layer's load, by the host: for measuring, not for serving."""
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, RoutedExperts):
+            module.watch = watch
 
 
 def _check_rule(rule: RouterRule, e: int) -> None:

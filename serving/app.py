@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 
@@ -78,11 +78,13 @@ def build_engine(
     progress: Progress | None = None,
     on_failure: Callable[[BaseException], None] | None = None,
     leader: Leader | None = None,
+    watch: Callable[[Any], None] | None = None,
 ) -> Engine:
     """Loads the model, compiles every program and starts the loop. Takes seconds to minutes; with a `leader`, the one
     of a deployment on several hosts, until the last of these has loaded too.
 
-    Raises CheckpointError or ConfigError. `on_failure` is called, on the engine's thread, should the loop die.
+    Raises CheckpointError or ConfigError. `on_failure` is called, on the engine's thread, should the loop die. `watch`
+    is told how many tokens each routed expert gets, of each layer and step, at a cost: for measuring.
     """
     cluster = deployment.cluster
     if (leader is not None) != (cluster.processes > 1):
@@ -102,7 +104,7 @@ def build_engine(
         _join_runtime(deployment, leader.gather(cluster.runtime_port, progress), process=0)
     begin = time.monotonic()
     encoder = load_encoder(deployment, progress)
-    executor = load_executor(deployment, window_of(deployment), progress)
+    executor = load_executor(deployment, window_of(deployment), progress, watch=watch)
     _spare_the_garbage_collector()
     version = weights_fingerprint(deployment.model.checkpoint)
     model = None

@@ -21,6 +21,7 @@ from serving.commands.progress_bar import progress_bar
 from serving.config import Deployment, load_deployment
 from serving.errors import ConfigError
 from serving.quality.agreement import agreement
+from serving.quality.expert_load import ExpertLoad
 from serving.quality.needles import Retrieval, needles, retrieval
 from serving.quality.scored_text import ScoredText, read_text, score_all, windows
 
@@ -30,6 +31,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8 text to score")
     parser.add_argument("--against", metavar="DEPLOYMENT", help="the deployment to compare with, as the model in full")
     parser.add_argument("--needle", action="store_true", help="also ask for sentences hidden in the text")
+    parser.add_argument("--expert-load", action="store_true", help="also how evenly tokens fall on routed experts")
     parser.add_argument("--window", type=count, metavar="N", help="tokens of a window (512, or what the model takes)")
     parser.add_argument("--max-tokens", type=count, default=20_000, metavar="N", help="tokens of the text to score")
     parser.add_argument("--json", action="store_true", help="print every number as JSON")
@@ -39,12 +41,14 @@ def run(args: argparse.Namespace) -> int:
     deployment = deployment_from(args)
     other = None if args.against is None else load_deployment(path_of_deployment(args.against))
     text, notes = read_text(args.text), Console(stderr=True)
-    scored, found = _measured(deployment, text, args, notes)
+    scored, found, load = _measured(deployment, text, args, notes)
     record = {"deployment": deployment.name, "tokens": scored.count, "perplexity": scored.perplexity}
     if found is not None:
         record["needles"] = dataclasses.asdict(found)
+    if load is not None:
+        record["expert_load"] = load
     if other is not None:
-        right, right_found = _measured(other, text, args, notes)
+        right, right_found, _ = _measured(other, text, args, notes)
         if right.token_ids != scored.token_ids:
             raise ConfigError(f"{args.against} splits the text into other tokens: it is no deployment of this model")
         record["against"] = {"deployment": other.name, "perplexity": right.perplexity}
@@ -60,17 +64,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _measured(
     deployment: Deployment, text: str, args: argparse.Namespace, notes: Console
-) -> tuple[ScoredText, Retrieval | None]:
-    """One engine after another: two models at once may not fit."""
+) -> tuple[ScoredText, Retrieval | None, dict[str, float] | None]:
+    """One engine after another: two models at once may not fit. Raises ConfigError for experts that are none."""
     from serving.app import build_engine, window_of  # here, because only some commands should wait for JAX
     from serving.generation.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(deployment.model.checkpoint)
     longest = min(window_of(deployment), args.window or 512)
     parts = windows(tokenizer, text, longest, args.max_tokens)
+    load = ExpertLoad()
     hidden = needles(tokenizer, text, window_of(deployment)) if args.needle else []
     with notes.status(f"loading {deployment.name}"):
-        engine = build_engine(deployment)
+        engine = build_engine(deployment, watch=load.add if args.expert_load else None)
 
     async def main() -> tuple[ScoredText, Retrieval | None]:
         try:
@@ -80,7 +85,12 @@ def _measured(
         finally:
             await engine.close()
 
-    return asyncio.run(main())
+    scored, found = asyncio.run(main())
+    if not args.expert_load:
+        return scored, found, None
+    if not load.figures():
+        raise ConfigError(f"{deployment.name} has no routed experts: leave --expert-load out", param="expert-load")
+    return scored, found, load.figures()
 
 
 def _print(record: dict, console: Console) -> None:
@@ -89,6 +99,7 @@ def _print(record: dict, console: Console) -> None:
     rows = [("perplexity", record["perplexity"], other.get("perplexity"))]
     if "needles" in record:
         rows.append(("needles found", record["needles"]["share"], other.get("needles", {}).get("share")))
+    rows += [(f"experts: {name.replace('_', ' ')}", value) for name, value in record.get("expert_load", {}).items()]
     for name, *values in rows:
         table.add_row(name, *(f"{value:,.4f}" for value in values if value is not None))
     console.print(f"{record['tokens']:,} tokens scored")

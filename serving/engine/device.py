@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import LayerForm
-from models.moe import use_grouped_matmul
+from models.moe import WatchLoad, use_grouped_matmul, watch_load
 from models.quantization import QuantizationError
 from models.sequence_parallel import fewest_tokens, split_sequences
 from models.split_experts import split_experts
@@ -52,9 +52,17 @@ BUCKET_GROWTH = 2  # above max_num_seqs: padding at most doubles a prefill step
 
 
 def load_executor(
-    deployment: Deployment, max_model_len: int, progress: Progress | None = None, *, random_weights: bool = False
+    deployment: Deployment,
+    max_model_len: int,
+    progress: Progress | None = None,
+    *,
+    random_weights: bool = False,
+    watch: WatchLoad | None = None,
 ) -> Executor | LaneExecutor:
-    """Streams the weights in and compiles every program. Raises CheckpointError or ConfigError."""
+    """Streams the weights in and compiles every program. `watch` is told how many tokens each expert gets.
+
+    Raises CheckpointError or ConfigError.
+    """
     report = progress or (lambda what, done, total: None)
     start_backend(deployment.engine.cpu_threads)
     on_cpu = jax.default_backend() == "cpu"
@@ -112,6 +120,8 @@ def load_executor(
     )
     body = tuned_attention_body(name, table)
     source.finish(model)
+    if watch is not None:
+        watch_load(model, watch)
     small = load_draft(deployment, shape, max_model_len, dtype, layers, mesh, report)
     of_a_stage = dataclasses.replace(shape, num_layers=len(layers_of_stages(shape.num_layers, lanes)[0]))
     page = pool_on_mesh(body, pool_spec(of_a_stage, limits, cache_dtype, mesh), mesh)

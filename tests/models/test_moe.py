@@ -29,6 +29,7 @@ from models.moe import (
     route,
     swiglu,
     use_grouped_matmul,
+    watch_load,
 )
 from pallas_kernels.grouped import QuantizedExperts, quantized_experts
 from pallas_kernels.reference.grouped_matmul import grouped_matmul
@@ -120,6 +121,16 @@ def test_a_layer_is_the_sum_over_each_tokens_experts(rule: RouterRule, tokens: i
     assert_close(out, expected)
     assert (load == counted).all()
     assert load.sum() == tokens * rule.top_k
+
+
+def test_who_watches_a_layer_is_told_its_load() -> None:
+    module, x = layer(next(iter(RULES.values()))), draw(9, D)
+    seen: list[list[int]] = []
+    watch_load(module, lambda load: seen.append(np.asarray(load).tolist()))
+    out = jax.jit(module)(x)
+    jax.effects_barrier()
+    assert_close(out, module.with_load(x)[0])
+    assert seen == [token_by_token(module, x)[1].tolist()]
 
 
 def test_biases_and_a_clipped_gate_are_gpt_oss() -> None:

@@ -45,6 +45,15 @@ def test_a_model_in_fewer_bits_is_near_itself_in_full(
     )
 
 
+def test_the_load_of_experts_that_are_none_is_refused(
+    deployment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(WORDS)
+    assert main(["eval", str(deployment), "--text", str(text), "--expert-load"]) == 2
+    assert "draft has no routed experts" in capsys.readouterr().err
+
+
 def test_a_needle_lies_where_it_is_said_to(tokenizer) -> None:  # noqa: F811
     found = needles(tokenizer, WORDS, 400)
     assert len({needle.length for needle in found}) >= len(LENGTHS)
