@@ -1,6 +1,7 @@
 """The whole command with the demo's small draft model: it agrees with itself, and less with itself in fewer bits."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_the_load_of_experts_that_are_none_is_refused(
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text(WORDS)
-    assert main(["eval", str(deployment), "--text", str(text), "--expert-load"]) == 2
+    assert main(["eval", str(deployment), "--text", str(text), "--expert-load"]) == os.EX_CONFIG
     assert "draft has no routed experts" in capsys.readouterr().err
 
 
