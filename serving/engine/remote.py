@@ -5,6 +5,7 @@ All streams share one gRPC session. A lost session fails every open stream at on
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -36,6 +37,7 @@ _RECONNECT_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 250),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+_LOOK_AGAIN_SECONDS = 0.5  # longer than the longest wait between two attempts to connect
 
 
 class RemoteEngine:
@@ -183,6 +185,10 @@ class _Session:
 
     @classmethod
     async def connect(cls, channel: grpc.aio.Channel, timeout_seconds: float) -> "_Session":
+        # While a channel waits to connect again its calls fail at once, also those to an engine that has just come up.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
+                await channel.channel_ready()
         call: Any = channel.stream_stream(f"/{wire.SERVICE}/{wire.SESSION}")(metadata=_METADATA)
         try:
             async with asyncio.timeout(timeout_seconds):

@@ -197,6 +197,19 @@ async def test_nobody_at_the_socket_is_engine_unavailable(path: Path) -> None:
     await client.close()
 
 
+async def test_an_engine_that_has_just_come_up_is_not_told_to_be_away(path: Path) -> None:
+    client = RemoteEngine(path)
+    for _ in range(3):  # each attempt lets the next one wait longer
+        with pytest.raises(EngineUnavailableError):
+            await client.stats()
+    server = EngineServer(MortalEngine(), path)
+    await server.start()
+    events = await read(client, request())
+    assert events[-1].finish_reason is not None
+    await client.close()
+    await server.stop()
+
+
 async def test_a_lost_session_fails_every_open_stream(path: Path) -> None:
     inner = MortalEngine(pause=asyncio.Event())
     server = EngineServer(inner, path)
