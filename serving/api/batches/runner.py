@@ -2,17 +2,15 @@
 
 import asyncio
 import logging
-from typing import BinaryIO
 
 from serving.api.batches.batch_store import BatchStore
 from serving.api.batches.batch_work import BatchWork
 from serving.api.files.file_store import FileStore
 from serving.api.service import Service
 from serving.config import FilesConfig
-from serving.facts_file import lock_file
+from serving.folder_worker import FolderWorker
 from serving.observability.logs import log_failure
 
-LOOK_SECONDS = 1.0  # for batches that another process has taken, or cancelled
 MOST_AT_ONCE = 16  # batches
 
 
@@ -26,37 +24,19 @@ class BatchRunner:
         self._files = files
         self._config = config
         self._max_line_bytes = max_line_bytes
-        self._lock_path = config.folder / "runner.lock"
-        self._lock: BinaryIO | None = None
         self._slots = asyncio.Semaphore(config.concurrent_requests)
-        self._wake = asyncio.Event()
         self._running: dict[str, tuple[BatchWork, asyncio.Task[None]]] = {}
+        self._worker = FolderWorker(
+            config.folder / "runner.lock", self._look, lambda: (task for _, task in self._running.values())
+        )
 
     def wake(self) -> None:
         """A batch came, or is to end."""
-        self._wake.set()
+        self._worker.wake()
 
     async def run(self) -> None:
         """Until it is cancelled. What runs then is left as it is."""
-        try:
-            while True:
-                if self._lock is None:
-                    self._lock = lock_file(self._lock_path)
-                if self._lock is not None:
-                    await self._look()
-                try:
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._wake.wait()
-                except TimeoutError:
-                    continue
-                self._wake.clear()
-        finally:
-            tasks = [task for _, task in self._running.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if self._lock is not None:
-                self._lock.close()
+        await self._worker.run()
 
     async def _look(self) -> None:
         try:

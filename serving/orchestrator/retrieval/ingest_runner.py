@@ -6,15 +6,13 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
-from serving.facts_file import lock_file
+from serving.folder_worker import FolderWorker
 from serving.observability.logs import log_failure
 from serving.orchestrator.retrieval.catalog import Catalog, Task
 from serving.orchestrator.retrieval.index import Index
 from serving.orchestrator.retrieval.ingest import FileIngest
 
-LOOK_SECONDS = 1.0  # for what another process was asked
 REST_SECONDS = 5.0  # after a failure that was not foreseen
 
 Key = tuple[str, str]  # a store's id, a file's id
@@ -26,36 +24,18 @@ class IngestRunner:
         self._index = index
         self._ingest = ingest
         self._at_once = at_once
-        self._lock_path = folder / "ingest.lock"
-        self._lock: BinaryIO | None = None
-        self._wake = asyncio.Event()
         self._running: dict[Key, tuple[Task, asyncio.Task[None]]] = {}
+        self._worker = FolderWorker(
+            folder / "ingest.lock", self._look, lambda: (work for _, work in self._running.values())
+        )
 
     def wake(self) -> None:
         """A file came, or is to go."""
-        self._wake.set()
+        self._worker.wake()
 
     async def run(self) -> None:
         """Until it is cancelled. What runs then is left as it is."""
-        try:
-            while True:
-                if self._lock is None:
-                    self._lock = lock_file(self._lock_path)
-                if self._lock is not None:
-                    await self._look()
-                try:
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._wake.wait()
-                except TimeoutError:
-                    continue
-                self._wake.clear()
-        finally:
-            working = [work for _, work in self._running.values()]
-            for work in working:
-                work.cancel()
-            await asyncio.gather(*working, return_exceptions=True)
-            if self._lock is not None:
-                self._lock.close()
+        await self._worker.run()
 
     async def _look(self) -> None:
         try:
