@@ -112,8 +112,17 @@ class RemoteEngine:
             self._channel = grpc.aio.insecure_channel(self._target, options=self._options)
         return self._channel
 
+    async def _reached(self) -> grpc.aio.Channel:
+        """The channel, connected if the engine is there. While one waits to connect again its calls fail at once, also
+        those to an engine that has just come up."""
+        channel = self._open_channel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
+                await channel.channel_ready()
+        return channel
+
     async def _call(self, method: str, message: bytes, timeout_seconds: float | None) -> bytes:
-        call = self._open_channel().unary_unary(f"/{wire.SERVICE}/{method}")
+        call = (await self._reached()).unary_unary(f"/{wire.SERVICE}/{method}")
         try:
             return await call(message, metadata=_METADATA, timeout=timeout_seconds)
         except grpc.aio.AioRpcError as error:
@@ -123,14 +132,13 @@ class RemoteEngine:
         """The live session; whoever needs one while it is being made waits for the same one."""
         if self._session is not None and self._session.lost is None:
             return self._session
-        channel = self._open_channel()
         if self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect(channel))
+            self._connecting = asyncio.create_task(self._connect())
         return await asyncio.shield(self._connecting)
 
-    async def _connect(self, channel: grpc.aio.Channel) -> "_Session":
+    async def _connect(self) -> "_Session":
         try:
-            self._session = await _Session.connect(channel, self._timeout_seconds)
+            self._session = await _Session.connect(await self._reached(), self._timeout_seconds)
             return self._session
         finally:
             self._connecting = None
@@ -185,10 +193,6 @@ class _Session:
 
     @classmethod
     async def connect(cls, channel: grpc.aio.Channel, timeout_seconds: float) -> "_Session":
-        # While a channel waits to connect again its calls fail at once, also those to an engine that has just come up.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
-                await channel.channel_ready()
         call: Any = channel.stream_stream(f"/{wire.SERVICE}/{wire.SESSION}")(metadata=_METADATA)
         try:
             async with asyncio.timeout(timeout_seconds):

@@ -204,6 +204,7 @@ async def test_an_engine_that_has_just_come_up_is_not_told_to_be_away(path: Path
             await client.stats()
     server = EngineServer(MortalEngine(), path)
     await server.start()
+    assert (await client.stats()).ready
     events = await read(client, request())
     assert events[-1].finish_reason is not None
     await client.close()
