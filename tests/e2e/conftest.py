@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +49,17 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def served_demo() -> Iterator[ServedDemo]:
+    with serving("demo", "--drain-seconds=5") as served:
+        yield served
+
+
+@contextmanager
+def serving(deployment: str, *flags: str) -> Iterator[ServedDemo]:
+    """From its readiness to its end."""
     port, grpc_port = free_port(), free_port()
     ports = [f"--port={port}", f"--grpc-port={grpc_port}"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "serving", "serve", "demo", *ports, "--drain-seconds=5"],
+        [sys.executable, "-m", "serving", "serve", deployment, *ports, *flags],
         cwd=ROOT,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         stderr=subprocess.PIPE,

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 from openai import APIStatusError, OpenAI
 
 from serving.client import Client
-from tests.e2e.conftest import ROOT, STOP_SECONDS, ServedDemo, free_port
+from tests.e2e.conftest import ROOT, ServedDemo, serving
 
 PATIENCE = 600.0  # seconds; only a broken test waits that long
 DEMO = ROOT / "configs" / "deployments" / "demo.toml"
@@ -48,29 +46,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedDemo]:
     demo = DEMO.read_text(encoding="utf-8").replace("../checkpoints", str(ROOT / "configs" / "checkpoints"))
     (folder / "d.toml").write_text(demo + MODERATION, encoding="utf-8")
     (folder / "rules.toml").write_text(f'[[rules]]\ncategory = "hate"\nwords = ["{WORD}"]\n', encoding="utf-8")
-    port, grpc_port = free_port(), free_port()
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "serving",
-            "serve",
-            str(folder / "d.toml"),
-            f"--port={port}",
-            f"--grpc-port={grpc_port}",
-        ],
-        cwd=ROOT,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    served = ServedDemo(process, f"http://127.0.0.1:{port}", f"127.0.0.1:{grpc_port}")
-    try:
-        served.wait_for("ready at")
+    with serving(str(folder / "d.toml")) as served:
         yield served
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=STOP_SECONDS)
 
 
 @pytest.fixture
