@@ -52,9 +52,9 @@ def test_a_failure_is_logged_with_its_frames_and_without_its_message(kind: LogFo
 
 @pytest.mark.usefixtures("restored_logging")
 def test_other_libraries_write_in_the_same_format() -> None:
-    library = logging.getLogger("uvicorn.error")
+    library = logging.getLogger("some.library")
     library.addHandler(logging.NullHandler())
     library.propagate = False
     stream = _configured("json")
-    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    logging.getLogger("some.library").warning("Invalid HTTP request received.")
     assert json.loads(stream.getvalue())["event"] == "Invalid HTTP request received."

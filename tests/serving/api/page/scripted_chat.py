@@ -183,9 +183,7 @@ def serving(chat: ScriptedChat) -> Iterator[str]:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        server = uvicorn.Server(
-            uvicorn.Config(chat.app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
-        )
+        server = uvicorn.Server(uvicorn.Config(chat.app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

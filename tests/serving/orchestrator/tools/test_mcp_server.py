@@ -47,7 +47,7 @@ async def called(registry: ToolRegistry, tool: str, /, **arguments: object) -> T
 async def over_http(port: int = 0) -> AsyncIterator[int]:
     """The server in this process, at a port."""
     listener = socket.create_server(("127.0.0.1", port))
-    config = uvicorn.Config(failing_server().streamable_http_app(), log_level="error", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(failing_server().streamable_http_app(), log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -122,7 +122,7 @@ async def web() -> AsyncIterator[str]:
     endpoints = (page, host, redirect, long, compressed, picture, search)
     app = Starlette(routes=[Route(f"/{endpoint.__name__}", endpoint) for endpoint in endpoints])
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
