@@ -32,7 +32,9 @@ _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUME
 class Membership:
     """A follower's place beside one leader, made by `join`, once all hosts are there."""
 
-    def __init__(self, channel: grpc.Channel, stream: Any, keys: Keys, outgoing: "queue.SimpleQueue[bytes]") -> None:
+    def __init__(
+        self, channel: grpc.Channel, stream: Any, keys: Keys, outgoing: "queue.SimpleQueue[bytes | None]"
+    ) -> None:
         self._channel = channel
         self._stream = stream
         self._seal = Seal(keys.of_leader)
@@ -64,6 +66,7 @@ class Membership:
                     raise EngineError("the leader began twice", code="plans_differ")
 
     def leave(self) -> None:
+        self._outgoing.put(None)
         self._channel.close()
 
     def _begin(self) -> str:
@@ -136,7 +139,7 @@ def follow(executor: StepExecutor, orders: Iterable[StepPlan | np.ndarray]) -> N
 
 
 def _enter(channel: grpc.Channel, keys: Keys, process: int, nonce: bytes, runs: Mapping[str, str]) -> Membership:
-    outgoing: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     outgoing.put(cluster_wire.encode(Hello(dict(runs))))
     metadata = (
         (cluster_wire.PROCESS_KEY, str(process)),
@@ -145,7 +148,11 @@ def _enter(channel: grpc.Channel, keys: Keys, process: int, nonce: bytes, runs: 
     )
     call = channel.stream_stream(f"/{cluster_wire.SERVICE}/{cluster_wire.FOLLOW}")
     stream = call(map(Seal(keys.of_follower).close, iter(outgoing.get, None)), metadata=metadata)
-    return Membership(channel, stream, keys, outgoing)
+    try:
+        return Membership(channel, stream, keys, outgoing)
+    except BaseException:
+        outgoing.put(None)  # gRPC reads what is to be sent on a thread, which would wait for more of it forever
+        raise
 
 
 def _channel(address: str, keepalive_seconds: float) -> grpc.Channel:
