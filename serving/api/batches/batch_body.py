@@ -5,9 +5,9 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from serving.api.batches.batch import Endpoint
+from serving.api.metadata import Metadata
 from serving.api.typed_body import Body, Refusal
 
-MAX_LABELS = 16
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 
 
@@ -18,6 +18,4 @@ class BatchBody(Body, kw_only=True):
     input_file_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     endpoint: Endpoint
     completion_window: Literal["24h"]
-    metadata: Annotated[
-        dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=MAX_LABELS)
-    ] | (None) = None
+    metadata: Metadata | None = None

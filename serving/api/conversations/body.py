@@ -4,7 +4,8 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from serving.api.responses.body import Metadata, UserName
+from serving.api.metadata import Metadata
+from serving.api.responses.body import UserName
 from serving.api.responses.items import AnyItem, item_words, with_types
 from serving.api.typed_body import Body
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from serving.api.chat_body import MAX_TOOLS, check_template_variables
+from serving.api.metadata import Metadata
 from serving.api.output_format import ANY_OBJECT
 from serving.api.responses.items import Items, item_words, with_types
 from serving.api.responses.tools import TOOL_WORDS, AnyTool, ToolChoice, with_builtins
@@ -14,16 +15,11 @@ from serving.engine.request import GrammarKind, GrammarSpec, Priority
 from serving.errors import RequestError, UnsupportedError
 from serving.generation.request import GenerationOptions
 
-MAX_LABELS = 16
 MAX_ID_CHARS = 128
 MAX_USER_CHARS = 256
 
 Include = Literal["file_search_call.results", "code_interpreter_call.outputs"]
 INCLUDES: tuple[Include, ...] = ("file_search_call.results", "code_interpreter_call.outputs")
-Metadata = Annotated[
-    dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
-    msgspec.Meta(max_length=MAX_LABELS),
-]
 UserName = Annotated[str, msgspec.Meta(max_length=MAX_USER_CHARS, pattern="^[^\\x00]*$")]  # Postgres keeps no NUL
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_CHARS)]
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from serving.api.metadata import Metadata
 from serving.api.typed_body import Body, Refusal
 from serving.errors import RequestError
 from serving.orchestrator.retrieval.filters import Value
@@ -15,9 +16,6 @@ MAX_QUERIES = 8
 Meta = msgspec.Meta
 
 Name = Annotated[str, Meta(max_length=256)]
-Metadata = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
-]
 Attributes = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)] | float | bool], Meta(max_length=16)
 ]
