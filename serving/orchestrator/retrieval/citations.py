@@ -32,10 +32,6 @@ class CitedText:
         self._length = 0  # characters told
         self.annotations: list[dict[str, Any]] = []
 
-    def add(self, sources: Iterable[Source]) -> None:
-        """Another search has been made."""
-        self._sources |= {source["marker"]: source for source in sources}
-
     def feed(self, piece: str) -> str:
         """The text that can be told now; `annotations` grows with it."""
         text = self._held + piece
@@ -72,11 +68,3 @@ class CitedText:
         }
         passage = {name: source[name] for name in ("quote", "start", "end", "page") if name in source}
         self.annotations.append({**annotation, **passage})
-
-
-def cited(answer: str, sources: Iterable[Source]) -> tuple[str, list[dict[str, Any]]]:
-    """A whole answer without its markers, and OpenAI's annotations of type file_citation; `index` is the character of
-    the answer at which a citation stands."""
-    text = CitedText(sources)
-    told = text.feed(answer) + text.finish()
-    return told, text.annotations

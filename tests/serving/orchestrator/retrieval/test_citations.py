@@ -1,6 +1,7 @@
 import random
+from typing import Any
 
-from serving.orchestrator.retrieval.citations import CitedText, cited, marker_of
+from serving.orchestrator.retrieval.citations import CitedText, marker_of
 
 SOURCES = [
     {"marker": "12345", "file_id": "file-a", "filename": "a.md", "start": 3, "end": 9, "quote": "quoted", "page": None},
@@ -10,8 +11,13 @@ ANSWER = "Wool is warm [12345]. It shrinks [12345][00007], see [1] and [99999] a
 TOLD = "Wool is warm. It shrinks, see [1] and [99999] and [123"
 
 
+def cited(answer: str) -> tuple[str, list[dict[str, Any]]]:
+    text = CitedText(SOURCES)
+    return text.feed(answer) + text.finish(), text.annotations
+
+
 def test_markers_become_annotations_and_other_brackets_stay() -> None:
-    text, annotations = cited(ANSWER, SOURCES)
+    text, annotations = cited(ANSWER)
     assert text == TOLD
     assert [(each["file_id"], each["index"]) for each in annotations] == [
         ("file-a", 12),
@@ -38,15 +44,7 @@ def test_a_stream_tells_what_the_whole_tells_wherever_it_is_cut() -> None:
         for start, end in zip([0, *cuts], [*cuts, len(ANSWER)], strict=True):
             told += stream.feed(ANSWER[start:end])
             assert TOLD.startswith(told)
-        assert (told + stream.finish(), stream.annotations) == cited(ANSWER, SOURCES)
-
-
-def test_sources_of_a_later_search_are_known_from_then_on() -> None:
-    stream = CitedText([])
-    assert stream.feed("a [12345].") == "a [12345]."
-    stream.add(SOURCES)
-    assert stream.feed(" b [12345].") == " b."
-    assert len(stream.annotations) == 1
+        assert (told + stream.finish(), stream.annotations) == cited(ANSWER)
 
 
 def test_a_passage_has_the_same_marker_each_time() -> None:
