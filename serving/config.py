@@ -29,6 +29,7 @@ from serving.observability.logs import LogFormat
 from serving.settings.adapters import AdaptersConfig, check_adapters
 from serving.settings.conversations import ConversationsConfig, check_conversations
 from serving.settings.memory import MemoryConfig, check_memory
+from serving.settings.model import EngineConfig, MeshConfig, ModelConfig
 from serving.settings.moderation import ModerationConfig, check_moderation
 from serving.settings.operations import OperationsConfig
 from serving.settings.prefix_cache import PrefixCacheConfig, check_prefix_cache
@@ -39,51 +40,10 @@ from serving.settings.speculation import SpeculationConfig, check_speculation
 from serving.settings.tools import ToolsConfig, check_tools
 from serving.web_names import ANY, host_and_port, host_name, is_loopback, is_unspecified, origin_of
 
-Dtype = Literal["float32", "bfloat16"]
-Kernels = Literal["auto", "reference", "tpu", "gpu"]
-ExpertExchange = Literal["auto", "sum", "all-to-all"]
-Quantization = Literal["int8", "int4", "fp8"]
-Activations = Literal["int8", "fp8"]
-CacheDtype = Literal["int8", "fp8"]
 StreamLog = Literal["memory", "sqlite", "redis"]
 LogFailure = Literal["continue", "refuse"]
 
 DRAIN_SECONDS = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    checkpoint: Path  # a directory in the hub's layout
-    dtype: Dtype | None = None  # None: float32 on a CPU, bfloat16 elsewhere
-    quantization: Quantization | None = None  # of weights, while they are loaded; None: as the checkpoint has them
-    group_size: int | None = None  # rows that share a scale in int4; None: 128
-    activations: Activations | None = None  # that products take in 8 bits too, where the chip can; None: as `dtype`
-    chat_template: Path | None = None  # instead of the checkpoint's own
-    architecture: Path | None = None  # config.json's fields as TOML, for a plan without weights; see configs/models
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    max_model_len: int | None = None  # tokens; None: what the checkpoint was made for
-    max_num_seqs: int = 32  # streams that run at once
-    max_num_batched_tokens: int = 512  # the token budget of a step
-    max_waiting: int = 1024  # queued streams before new ones are refused
-    page_size: int = 32  # tokens
-    num_pages: int | None = None  # None: as many as cache_bytes holds
-    cache_bytes: int | None = None  # of each device; None: 1 GiB on a CPU, elsewhere what the largest step leaves
-    cache_dtype: CacheDtype | None = None  # of pages; None: as the model's dtype, and float32 on a CPU
-    prefix_caching: bool = True
-    token_buckets: tuple[int, ...] = ()  # step sizes compiled; empty: derived from the budget
-    kernels: Kernels = "auto"  # the bodies of attention and of experts; auto: those of the platform
-    expert_exchange: ExpertExchange = "auto"  # how devices join their routed experts; auto: with the fewest bytes sent
-    sequence_parallel_tokens: int | None = None  # of steps whose hidden states are split; 0: none; None: 1024 on a GPU
-    cpu_threads: int | None = None  # XLA's, where the device is a CPU; None: one fewer than there are cores
-    compilation_cache: Path | None = None  # None: ~/.cache/weft/compilation
-    target_inter_token_ms: float | None = None  # prefill is cut so that steps with running streams stay under it
-    decode_rounds: int | None = None  # tokens drawn per dispatch while nobody waits; None: 4 on a CPU, 1 elsewhere
-    aging_seconds: float = 30.0  # a class that stands still for so long gets one stream through
-    crash_reports: Path | None = None  # a folder; None: ~/.cache/weft/crashes
-    step_timeout_seconds: float = 120.0  # a step that takes longer hangs, and its engine process is restarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,16 +100,6 @@ class EmbeddingsConfig:
     checkpoint: Path  # a folder in the form of the sentence-transformers library
     name: str  # the model id that clients send
     max_tokens: int = 256  # of a text; longer ones are refused
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshConfig:
-    """Over how many devices one model is split, axis by axis (see sharding/mesh.py)."""
-
-    data: int = 1
-    pipeline: int = 1
-    expert: int = 1
-    tensor: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import get_args
 from rich.console import Console
 
 from serving.commands.progress_bar import progress_bar
-from serving.config import Dtype
+from serving.settings.model import Dtype
 
 _MEBIBYTE = 1 << 20
 

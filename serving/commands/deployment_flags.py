@@ -8,13 +8,9 @@ from typing import get_args
 from serving.commands.argument_types import count, listed, port
 from serving.commands.cluster_flags import add_cluster_flags, cluster_arguments, cluster_from
 from serving.config import (
-    Activations,
-    CacheDtype,
     Deployment,
-    Dtype,
     EngineConfig,
     ModelConfig,
-    Quantization,
     ServerConfig,
     check_limits,
     load_deployment,
@@ -22,6 +18,7 @@ from serving.config import (
 )
 from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
+from serving.settings.model import Activations, CacheDtype, Dtype, Quantization
 
 _MODEL_FLAGS = ("checkpoint", "dtype", "quantization", "group_size", "activations", "chat_template")
 _ENGINE_FLAGS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "cache_dtype")

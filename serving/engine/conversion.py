@@ -7,8 +7,8 @@ import jax
 
 from models import checkpoint
 from models.errors import CheckpointError as ModelCheckpointError
-from serving.config import Dtype
 from serving.errors import CheckpointError
+from serving.settings.model import Dtype
 
 
 def convert_checkpoint(

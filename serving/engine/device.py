@@ -24,7 +24,7 @@ from models.stages import layers_of_stages
 from pallas_kernels.dispatch import tuned_attention_body, tuned_grouped_matmul_body
 from pallas_kernels.grouped import GroupedMatmul
 from pallas_kernels.tuning import load_table
-from serving.config import Deployment, EngineConfig, ExpertExchange
+from serving.config import Deployment, EngineConfig
 from serving.engine.adapter_stacks import stacks_for
 from serving.engine.draft_model import load_draft
 from serving.engine.drafter import Drafter
@@ -38,6 +38,7 @@ from serving.engine.reduced_precision import page_dtype, products_of, recipe_of
 from serving.engine.tiers.exchange import STAGING_BYTES
 from serving.engine.weights_source import RandomWeights, WeightsSource
 from serving.errors import CheckpointError, ConfigError
+from serving.settings.model import ExpertExchange
 from serving.settings.speculation import SpeculationConfig
 from sharding.chips import chip_of
 from sharding.mesh import MeshError, make_mesh

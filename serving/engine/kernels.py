@@ -6,8 +6,8 @@ from jax.typing import DTypeLike
 from pallas_kernels.dispatch import AttentionBody, Body, GroupedMatmulBody, PagedAttention
 from pallas_kernels.grouped import ExpertWeights, GroupedMatmul
 from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, RaggedBatch
-from serving.config import Kernels
 from serving.errors import ConfigError
+from serving.settings.model import Kernels
 
 OWN_BODY: dict[str, Body] = {"cpu": "reference", "tpu": "tpu", "gpu": "gpu"}  # by JAX's name of the platform
 

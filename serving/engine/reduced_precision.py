@@ -2,8 +2,8 @@
 
 from models.quantization import Products, QuantizationError, Recipe, at_load
 from pallas_kernels.dispatch import Body
-from serving.config import CacheDtype, ModelConfig
 from serving.errors import ConfigError
+from serving.settings.model import CacheDtype, ModelConfig
 from sharding.chips import CHIPS, Chip
 
 _PAGES: dict[CacheDtype, str] = {"int8": "int8", "fp8": "float8_e4m3fn"}  # by numpy's names
