@@ -121,6 +121,11 @@ def hub_names(directory: Path, families: Sequence[Family] = FAMILIES) -> Tensors
     return source.family.tensors(source.config)
 
 
+def gives_states(directory: Path, families: Sequence[Family] = FAMILIES) -> bool:
+    """Whether this checkpoint's model has `Decoder.with_states`, tried and tested."""
+    return getattr(_Source(directory, families).family, "gives_states", False)
+
+
 class _Source:
     """What config.json says: the family, its config, and how the weights are kept."""
 

@@ -117,6 +117,15 @@ class Run:
     part: range  # of its stack
     first: int  # the index of the first of them in the model
 
+    def until(self, layers: Collection[int]) -> "list[Run]":
+        """The same in parts, so that each of `layers` that it has is the first of one."""
+        cuts = [self.first, *sorted(layer for layer in layers if self.first < layer < self.first + len(self.part))]
+        ends = [*cuts[1:], self.first + len(self.part)]
+        return [
+            Run(self.stack, self.part[begin - self.first : end - self.first], begin)
+            for begin, end in zip(cuts, ends, strict=True)
+        ]
+
 
 def runs_of(layers: int, dense: Collection[int]) -> list[Run]:
     """The runs that make up `layers` layers, of which those of `dense` are dense."""
@@ -158,6 +167,20 @@ class Decoder(nnx.Module):
 
     def __call__(self, token_ids: Array, positions: Array, cache: Cache, attend: Attend) -> tuple[Array, Cache]:
         """token_ids [T], or hidden [T, D] of the stage before, and positions [T] -> (hidden [T, D], cache)."""
+        hidden, cache, _ = self._walk(token_ids, positions, cache, attend, ())
+        return hidden, cache
+
+    def with_states(
+        self, token_ids: Array, positions: Array, cache: Cache, attend: Attend, layers: tuple[int, ...]
+    ) -> tuple[Array, Cache, Array]:
+        """As a call, and beside it [T, n * D]: what enters each of the n `layers`, which ascend, one after another; the
+        number of layers stands for what leaves the last one."""
+        hidden, cache, states = self._walk(token_ids, positions, cache, attend, layers)
+        return hidden, cache, jnp.concatenate(states, axis=-1)
+
+    def _walk(
+        self, token_ids: Array, positions: Array, cache: Cache, attend: Attend, watched: tuple[int, ...]
+    ) -> tuple[Array, Cache, list[Array]]:
         # Left to XLA, each device would turn its own tokens and ask the others for theirs in every layer.
         rotations = jax.tree.map(self.on_mesh.whole, self.rope.at(positions))
 
@@ -167,10 +190,15 @@ class Decoder(nnx.Module):
 
         x = self.embedding(token_ids) if self.begins else token_ids
         carry = (self.on_mesh.split(x), cache)
-        for run in self.runs:
+        states: list[Array] = []
+        for run in (part for run in self.runs for part in run.until(watched)):
+            if run.first in watched:
+                states.append(self.on_mesh.whole(carry[0]))
             carry = walk_layers(getattr(self, run.stack), carry, body, part=run.part, first=run.first)
         x, cache = carry
-        return self.on_mesh.whole(self.norm(x) if self.ends else x), cache
+        if len(states) < len(watched):
+            states.append(self.on_mesh.whole(x))
+        return self.on_mesh.whole(self.norm(x) if self.ends else x), cache, states
 
     def logits(self, hidden: Array) -> Array:  # [N, D] -> [N, V] float32
         logits = self.embedding.logits(hidden) if self.head is None else self.head(hidden)

@@ -76,7 +76,8 @@ class ModelShape:
 class Family(Protocol):
     """One file of this folder. Registered by the names that `architectures` in config.json uses.
 
-    One that reads quantized checkpoints names their kinds in `quant_methods`, as config.json does.
+    One that reads quantized checkpoints names their kinds in `quant_methods`, as config.json does. One whose models
+    tell a head that guesses for them what enters their layers (`Decoder.with_states`) says `gives_states = True`.
     """
 
     @property

@@ -21,6 +21,7 @@ from models.rope import AnyRope, Rotations, read_rope
 from pallas_kernels.ragged import AttentionOptions
 
 architectures = ("LlamaForCausalLM",)
+gives_states = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from models.windows import Windows, read_windows
 from pallas_kernels.ragged import AttentionOptions
 
 architectures = ("Qwen2ForCausalLM",)
+gives_states = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

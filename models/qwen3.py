@@ -17,6 +17,7 @@ from models.rope import AnyRope, Rotations, read_rope
 from pallas_kernels.ragged import AttentionOptions
 
 architectures = ("Qwen3ForCausalLM",)
+gives_states = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
 from serving.settings.adapters import AdaptersConfig, check_adapters
 from serving.settings.conversations import ConversationsConfig, check_conversations
+from serving.settings.events import EventsConfig, check_events
 from serving.settings.memory import MemoryConfig, check_memory
 from serving.settings.model import EngineConfig, MeshConfig, ModelConfig
 from serving.settings.model_embeddings import ModelEmbeddingsConfig, check_model_embeddings
@@ -185,6 +186,7 @@ class Deployment:
     memory: MemoryConfig | None = None  # None: nobody's, and no /v1/memory
     semantic_cache: SemanticCacheConfig | None = None  # None: every answer is generated
     quality_watch: QualityWatchConfig | None = None  # None: no canary prompts are asked
+    events: EventsConfig | None = None  # None: nothing is recorded
     mesh: MeshConfig = field(default_factory=MeshConfig)  # a table, or the path of a file with one
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
@@ -286,6 +288,8 @@ def check_limits(deployment: Deployment, where: str) -> None:
         check_semantic_cache(deployment.semantic_cache, where, has_encoder=deployment.embeddings is not None)
     if deployment.quality_watch is not None:
         check_quality_watch(deployment.quality_watch, where)
+    if deployment.events is not None:
+        check_events(deployment.events, where)
     if deployment.retrieval is not None:
         has_files, has_encoder = deployment.files.folder is not None, deployment.embeddings is not None
         check_retrieval(deployment.retrieval, where, has_files=has_files, has_encoder=has_encoder)
