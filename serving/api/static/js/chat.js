@@ -1,7 +1,8 @@
 // The conversation that is open, and the answers on their way. An answer goes on while another conversation is read.
 
+import { append, messageOf, pathOf, pathTo, remove, show, versionsOf } from "./branches.js";
 import {
-  assistantMessage, interruptedAnswer, lastUserIndex, newConversation, requestMessages, titleFor, userMessage,
+  assistantMessage, interruptedAnswer, isEmptyFailure, lastQuestion, newConversation, requestMessages, titleFor, userMessage,
 } from "./conversation.js";
 import { Turn } from "./turn.js";
 
@@ -48,7 +49,7 @@ export class Chat extends EventTarget {
   open(conversation) {
     if (conversation === this.#conversation) return;
     this.#conversation = conversation;
-    this.#composer.clear();
+    this.#endEdit();
     this.#refresh();
   }
 
@@ -69,31 +70,63 @@ export class Chat extends EventTarget {
     if (stored && !this.#turn) this.open(stored);
   }
 
-  /** Asks `text`; where the last question is being edited, instead of it. */
+  /** Asks `text`; where a question is being edited, beside it: both keep what followed them. */
   async send(text) {
     await this.#requireModel();
     if (this.#turn) return;
     const conversation = this.#conversation;
-    if (this.#composer.editing) conversation.messages.length = lastUserIndex(conversation);
-    conversation.messages.push(userMessage(text));
+    const edited = this.#composer.edited;
+    const question = userMessage(text);
+    append(conversation, question, edited ? messageOf(conversation, edited.parent) : pathOf(conversation).at(-1));
     conversation.title ||= titleFor(text);
-    this.#composer.clear();
+    this.#endEdit();
     await this.#library.settled();
-    await this.#answer(conversation);
+    await this.#answer(conversation, question);
   }
 
-  /** Asks the last question again; what was answered to it goes. */
-  async regenerate() {
+  /** Asks for another answer beside this one; one that failed with nothing said is replaced. */
+  async regenerate(answer) {
     await this.#requireModel();
     if (this.#turn) return;
     const conversation = this.#conversation;
-    conversation.messages.length = lastUserIndex(conversation) + 1;
-    await this.#answer(conversation);
+    const question = messageOf(conversation, answer.parent);
+    if (isEmptyFailure(answer)) remove(conversation, answer);
+    await this.#answer(conversation, question);
   }
 
-  editLast() {
-    const index = lastUserIndex(this.#conversation);
-    if (index >= 0 && !this.#turn) this.#composer.edit(this.#conversation.messages[index].content);
+  /** Puts a question of one's own into the box again, the last one unless it is said which. */
+  edit(question = lastQuestion(this.#conversation)) {
+    if (!question || this.#turn) return;
+    this.#composer.edit(question);
+    this.#transcript.mark(question);
+  }
+
+  cancelEdit() {
+    const { edited } = this.#composer;
+    this.#endEdit();
+    if (edited === lastQuestion(this.#conversation)) this.#composer.focus();
+    else if (edited) this.#transcript.focusOn(edited, "edit");
+  }
+
+  /** Shows the version before (-1) or after (1) this one of a message, and the branch that goes on from it. */
+  switchVersion(message, step) {
+    const conversation = this.#conversation;
+    const versions = versionsOf(conversation, message);
+    const other = versions[versions.indexOf(message) + step];
+    if (!other || this.#turn) return;
+    show(conversation, other);
+    this.#endEdit();
+    this.#transcript.switchTo(message, other, step);
+    this.#announcer.say(`Version ${versions.indexOf(other) + 1} of ${versions.length}`);
+    this.#store.save(conversation);
+  }
+
+  /** Shows the branch that a message is in. */
+  reveal(conversation, message) {
+    if (this.#turns.has(conversation.id)) return;
+    show(conversation, message);
+    this.#store.save(conversation);
+    if (conversation === this.#conversation) this.#refresh();
   }
 
   stop(id = this.#conversation.id) {
@@ -105,18 +138,23 @@ export class Chat extends EventTarget {
     if (!this.#picker.model) await this.#picker.load();
   }
 
-  async #answer(conversation) {
+  #endEdit() {
+    this.#composer.clear();
+    this.#transcript.mark(null);
+  }
+
+  async #answer(conversation, question) {
     const { model } = this.#picker;
     const tools = [...this.#tools.chosen, ...this.#library.tools(conversation)];
     const request = {
       model: model || undefined, // left out, it is the one that the server has
-      messages: requestMessages(conversation, this.#settings.get("system_prompt")),
+      messages: requestMessages(pathTo(conversation, question), this.#settings.get("system_prompt")),
       ...this.#settings.sampling(),
       ...(tools.length > 0 && { tools }),
     };
     const answer = assistantMessage(model);
     const turn = new Turn(tools.length > 0 ? this.#apis.responses : this.#apis.completions, request, conversation, answer);
-    conversation.messages.push(answer);
+    append(conversation, answer, question);
     conversation.updated = Date.now();
     this.#store.save(conversation);
     this.#transcript.scrollToLatest();

@@ -9,6 +9,7 @@ export class Composer extends EventTarget {
   #button;
   #banner;
   #answering = false;
+  #edited = null;
   #touch = matchMedia("(pointer: coarse) and (hover: none)");
 
   constructor(form) {
@@ -29,8 +30,9 @@ export class Composer extends EventTarget {
     this.#refresh();
   }
 
-  get editing() {
-    return !this.#banner.hidden;
+  /** The message that is being edited, or null. */
+  get edited() {
+    return this.#edited;
   }
 
   set answering(answering) {
@@ -38,13 +40,15 @@ export class Composer extends EventTarget {
     this.#refresh();
   }
 
-  edit(text) {
+  edit(message) {
+    this.#edited = message;
     this.#banner.hidden = false;
-    this.#fill(text);
+    this.#fill(message.content);
     this.#box.focus();
   }
 
   clear() {
+    this.#edited = null;
     this.#banner.hidden = true;
     this.#fill("");
   }

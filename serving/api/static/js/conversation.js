@@ -1,5 +1,6 @@
 // A conversation is plain data, ready for JSON:
-//   { id, title, created, updated, messages, library? }
+//   { id, title, created, updated, messages, first, library? }
+//   messages           all of its branches', each { id, parent, next }: see branches.js
 //   library            { store, files: [{ id, name }] }: a vector store of the server's, and what was put into it
 //   user message       { role: "user", content }
 //   assistant message  { role: "assistant", content, model, toolCalls, citations, finishReason, stats, error, stream }
@@ -7,11 +8,13 @@
 //   tool call          { name, arguments }, and of one that runs on the server { state, result }
 //   stream             { id, after, kind } while the answer is on its way: where it goes on, by which API; else null
 
+import { pathOf } from "./branches.js";
+
 const TITLE_LENGTH = 60;
 
 export function newConversation() {
   const now = Date.now();
-  return { id: randomId(), title: "", created: now, updated: now, messages: [] };
+  return { id: randomId(), title: "", created: now, updated: now, messages: [], first: null };
 }
 
 export function userMessage(content) {
@@ -29,23 +32,28 @@ export function titleFor(text) {
   return line.length > TITLE_LENGTH ? `${line.slice(0, TITLE_LENGTH - 1).trimEnd()}…` : line;
 }
 
-/** The answer that was on its way when the page was left, or null. */
-export function interruptedAnswer(conversation) {
-  const last = conversation.messages.at(-1);
-  return last?.role === "assistant" && last.finishReason === null && last.stream?.id ? last : null;
+/** The answer that was on its way when the page was left, in whichever branch, or null. */
+export function interruptedAnswer({ messages }) {
+  return messages.find(({ role, finishReason, stream }) => role === "assistant" && finishReason === null && stream?.id) ?? null;
 }
 
-export function lastUserIndex(conversation) {
-  return conversation.messages.findLastIndex((message) => message.role === "user");
+/** The newest question that is shown, or null. */
+export function lastQuestion(conversation) {
+  return pathOf(conversation).findLast(({ role }) => role === "user") ?? null;
+}
+
+/** Whether nothing came of this answer but the reason for that. */
+export function isEmptyFailure({ content, toolCalls, error }) {
+  return error !== null && content === "" && toolCalls.length === 0;
 }
 
 /**
  * What the model is sent: answers that never came are left out, and the questions around them become one, because many
  * chat templates refuse two user messages in a row.
  */
-export function requestMessages(conversation, systemPrompt) {
+export function requestMessages(path, systemPrompt) {
   const messages = systemPrompt ? [{ role: "system", content: systemPrompt }] : [];
-  for (const { role, content } of conversation.messages) {
+  for (const { role, content } of path) {
     if (role === "assistant" && content === "") continue;
     const previous = messages.at(-1);
     if (role === "user" && previous?.role === "user") previous.content += `\n\n${content}`;
@@ -54,11 +62,19 @@ export function requestMessages(conversation, systemPrompt) {
   return messages;
 }
 
+/** Of all its branches, those too that are not shown. */
 export function matches(conversation, words) {
-  const wanted = words.trim().toLowerCase();
-  if (!wanted) return true;
-  const texts = [conversation.title, ...conversation.messages.map((message) => message.content)];
-  return texts.some((text) => text.toLowerCase().includes(wanted));
+  return found(conversation.title, words) || conversation.messages.some(({ content }) => found(content, words));
+}
+
+/** The message to show so that the words which found this conversation can be read; null where they already can. */
+export function hiddenMatch(conversation, words) {
+  if (found(conversation.title, words) || pathOf(conversation).some(({ content }) => found(content, words))) return null;
+  return conversation.messages.findLast(({ content }) => found(content, words)) ?? null;
+}
+
+function found(text, words) {
+  return text.toLowerCase().includes(words.trim().toLowerCase());
 }
 
 // crypto.randomUUID exists only on https and localhost; a server in the next room is neither.

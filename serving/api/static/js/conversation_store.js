@@ -1,5 +1,7 @@
 // Conversations in localStorage, one key each, so that two tabs do not overwrite each other's.
 
+import { branched } from "./branches.js";
+
 const PREFIX = "weft.conversation.";
 
 /** Emits "change" when a conversation is saved, renamed or deleted, here or in another tab, and "full" on a full disk. */
@@ -67,7 +69,7 @@ export class ConversationStore extends EventTarget {
   #read(key, text) {
     const id = key.slice(PREFIX.length);
     if (text === null) this.#conversations.delete(id);
-    else this.#conversations.set(id, JSON.parse(text));
+    else this.#conversations.set(id, branched(JSON.parse(text)));
   }
 
   #changed() {

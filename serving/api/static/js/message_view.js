@@ -2,6 +2,7 @@
 
 import { element, icon, iconButton } from "./element.js";
 import { Prose } from "./prose.js";
+import { VersionSwitch } from "./version_switch.js";
 
 const ENDINGS = {
   length: "Cut at the token limit. A higher limit is in the settings.",
@@ -24,14 +25,17 @@ export function viewOf(message) {
 class UserView {
   constructor(message) {
     this.edit = iconButton("pencil", "Edit this message", { "data-action": "edit" });
+    this.versions = new VersionSwitch("Versions of this message");
     this.node = element("article.message.user", { "aria-label": "You" },
       element("div.bubble", {}, message.content),
       element("div.actions", {}, iconButton("copy", "Copy this message", { "data-action": "copy" }), this.edit),
+      this.versions.node,
     );
   }
 
-  update({ isLastQuestion, streaming }) {
-    this.edit.hidden = !isLastQuestion || streaming;
+  update(place) {
+    this.edit.disabled = place.busy;
+    this.versions.update(place);
   }
 }
 
@@ -53,13 +57,16 @@ class AnswerView {
     this.stats = element("span.stats");
     this.copy = iconButton("copy", "Copy this answer", { "data-action": "copy" });
     this.again = iconButton("refresh", "Answer again", { "data-action": "regenerate" });
-    this.footer = element("footer.footer", {}, element("div.actions", {}, this.copy, this.again), this.stats);
+    this.versions = new VersionSwitch("Versions of this answer");
+    this.footer = element("footer.footer", {},
+      this.versions.node, element("div.actions", {}, this.copy, this.again), this.stats);
     this.node = element("article.message.assistant", { "aria-label": "Answer" },
       this.calls, text, this.waiting, this.citations, this.notices, this.ending, this.failure, this.footer);
   }
 
-  update({ isLast, streaming }) {
+  update({ isLast, streaming, ...place }) {
     const message = this.#message;
+    this.versions.update(place);
     if (this.#shown !== message.content) this.prose.update(message.content);
     this.#shown = message.content;
     this.#updateCalls(message.toolCalls);
@@ -68,9 +75,10 @@ class AnswerView {
     this.node.classList.toggle("streaming", streaming && !empty);
     if (streaming) this.node.setAttribute("aria-busy", "true");
     else this.node.removeAttribute("aria-busy");
-    this.footer.hidden = streaming;
+    this.footer.classList.toggle("to-come", streaming);
     this.copy.hidden = message.content === "";
-    this.again.hidden = !isLast || message.error !== null;
+    this.again.hidden = isLast && message.error !== null; // beside the failure stands the same
+    this.again.disabled = place.busy;
     this.stats.replaceChildren(...(streaming ? [] : statsOf(message)));
     this.#updateCitations(message.citations ?? []);
     this.notices.textContent = (message.notices ?? []).join(" ");

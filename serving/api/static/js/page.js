@@ -7,7 +7,7 @@ import { ChatApi } from "./chat_api.js";
 import { copyText } from "./clipboard.js";
 import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
-import { newConversation } from "./conversation.js";
+import { hiddenMatch, newConversation } from "./conversation.js";
 import { ConversationList } from "./conversation_list.js";
 import { ConversationStore } from "./conversation_store.js";
 import { downloadJson } from "./download.js";
@@ -77,11 +77,11 @@ class Page {
     const { chat, composer, connection, library, list, settings, store, tools } = this;
     composer.addEventListener("send", ({ detail }) => chat.send(detail));
     composer.addEventListener("stop", () => chat.stop());
-    composer.addEventListener("cancel", () => composer.clear());
-    composer.addEventListener("editlast", () => chat.editLast());
+    composer.addEventListener("cancel", () => chat.cancelEdit());
+    composer.addEventListener("editlast", () => chat.edit());
     chat.addEventListener("open", () => this.showOpenConversation());
     chat.addEventListener("unreachable", () => connection.check());
-    list.addEventListener("open", ({ detail }) => this.navigate(detail));
+    list.addEventListener("open", ({ detail }) => this.openFound(detail));
     list.addEventListener("rename", ({ detail }) => store.rename(detail.id, detail.title));
     list.addEventListener("export", ({ detail }) => this.export(store.get(detail)));
     list.addEventListener("delete", ({ detail }) => this.delete(detail));
@@ -138,6 +138,15 @@ class Page {
     this.chat.open(this.store.get(id) ?? newConversation());
   }
 
+  /** Where a search found it by what an other branch says, that branch is shown. */
+  openFound(id) {
+    const words = byId("search").value;
+    const conversation = this.store.get(id);
+    const hidden = words.trim() && hiddenMatch(conversation, words);
+    if (hidden) this.chat.reveal(conversation, hidden);
+    this.navigate(id);
+  }
+
   navigate(id) {
     location.hash = `#/c/${id}`;
     this.sidebar.closeDrawer();
@@ -173,17 +182,22 @@ class Page {
 
   escape() {
     if (this.sidebar.closeDrawer()) return;
-    if (this.composer.editing) this.composer.clear();
+    if (this.composer.edited) {
+      this.chat.cancelEdit();
+      return;
+    }
     this.chat.stop();
     this.composer.focus();
   }
 
   async actOn(name, message, button) {
     if (name === "edit") {
-      this.chat.editLast();
+      this.chat.edit(message);
+    } else if (name === "version") {
+      this.chat.switchVersion(message, Number(button.dataset.step));
     } else if (name === "regenerate") {
       this.composer.focus(); // the button that had the focus goes
-      await this.chat.regenerate();
+      await this.chat.regenerate(message);
     } else if (name === "cite") {
       this.passage.open(message.citations[Number(button.dataset.index)]);
     } else {

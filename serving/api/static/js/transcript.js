@@ -1,8 +1,8 @@
 // The messages of the conversation that is open. Draws at most once per frame, and only what changed; keeps the newest
 // line in view while the reader is at the bottom, and leaves them alone when they are not.
 
+import { pathOf, versionsOf } from "./branches.js";
 import { viewOf } from "./message_view.js";
-import { lastUserIndex } from "./conversation.js";
 
 const AT_BOTTOM = 40; // pixels
 
@@ -13,6 +13,8 @@ export class Transcript {
   #announcer;
   #views = new WeakMap();
   #conversation = null;
+  #path = []; // of its messages, those that are shown
+  #marked = null;
   #turn = null;
   #spoken = 0;
   #frame = null;
@@ -34,7 +36,7 @@ export class Transcript {
       const button = event.target.closest("[data-action], .copy-code");
       if (!button) return;
       const index = [...list.children].indexOf(button.closest(".message"));
-      onaction(button.dataset.action ?? "copy-code", this.#conversation.messages[index], button);
+      onaction(button.dataset.action ?? "copy-code", this.#path[index], button);
     });
   }
 
@@ -67,19 +69,42 @@ export class Transcript {
     this.#draw();
   }
 
+  /** Points out the message that is being edited; null: none is. */
+  mark(message) {
+    for (const [shown, on] of [[this.#marked, false], [message, true]]) {
+      if (shown) this.#viewFor(shown).node.classList.toggle("marked", on);
+    }
+    this.#marked = message;
+  }
+
+  focusOn(message, action) {
+    this.#viewFor(message).node.querySelector(`[data-action="${action}"]`)?.focus();
+  }
+
+  /** Another version, `step` away, took this message's place: it stands where that one stood, and so does the focus. */
+  switchTo(before, after, step) {
+    const { top } = this.#viewFor(before).node.getBoundingClientRect();
+    this.#pinned = false;
+    this.#draw();
+    const { node } = this.#viewFor(after);
+    this.#scroller.scrollTop += node.getBoundingClientRect().top - top;
+    node.querySelector(`.versions [data-step="${step}"]`)?.focus({ preventScroll: true });
+    this.#noticeScroll();
+  }
+
   scrollToLatest() {
     this.#pinned = true;
     this.#toBottom();
   }
 
   #draw() {
-    const messages = this.#conversation?.messages ?? [];
-    messages.forEach((message, index) => {
+    this.#path = this.#conversation ? pathOf(this.#conversation) : [];
+    this.#path.forEach((message, index) => {
       const { node } = this.#viewFor(message);
       if (this.#list.children[index] !== node) this.#list.insertBefore(node, this.#list.children[index] ?? null);
       this.#updateView(message);
     });
-    while (this.#list.children.length > messages.length) this.#list.lastElementChild.remove();
+    while (this.#list.children.length > this.#path.length) this.#list.lastElementChild.remove();
   }
 
   #viewFor(message) {
@@ -88,11 +113,13 @@ export class Transcript {
   }
 
   #updateView(message) {
-    const { messages } = this.#conversation;
+    const versions = versionsOf(this.#conversation, message);
     this.#viewFor(message).update({
-      isLast: messages.at(-1) === message,
-      isLastQuestion: messages[lastUserIndex(this.#conversation)] === message,
-      streaming: this.#turn !== null && (this.#turn.answer === message || message.role === "user"),
+      isLast: this.#path.at(-1) === message,
+      busy: this.#turn !== null,
+      streaming: this.#turn?.answer === message,
+      version: versions.indexOf(message),
+      versions: versions.length,
     });
   }
 

@@ -66,24 +66,3 @@ def test_an_answer_goes_on_while_another_conversation_is_read(page: Page, chat: 
     page.get_by_role("button", name="Second", exact=True).click()
     expect(prose(page)).to_have_text("Begin, end.")
     expect(finished(page)).to_be_visible()
-
-
-def test_an_answer_can_be_asked_for_again(page: Page, chat: ScriptedChat) -> None:
-    answered(page, chat, "A number", "One.")
-    page.get_by_role("button", name="Answer again").click()
-    exchange = chat.exchange()
-    assert exchange.body["messages"] == [{"role": "user", "content": "A number"}]
-    exchange.answer("Two.")
-    expect(prose(page)).to_have_text("Two.")
-    expect(page.locator(".message")).to_have_count(2)
-
-
-def test_the_last_question_can_be_edited(page: Page, chat: ScriptedChat) -> None:
-    answered(page, chat, "First", "One.")
-    answered(page, chat, "Secnod", "What?")
-    page.locator(".message.user").last.hover()
-    page.get_by_role("button", name="Edit this message").click()
-    expect(page.locator("#message")).to_have_value("Secnod")
-    exchange = answered(page, chat, "Second", "Two.")
-    assert [message["content"] for message in exchange.body["messages"]] == ["First", "One.", "Second"]
-    expect(page.locator(".bubble")).to_have_text(["First", "Second"])
