@@ -6,7 +6,7 @@ Keys are kept hashed in SQLite (`weft keys`); tenants and tiers stand here. A se
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import urlsplit
@@ -24,6 +24,19 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """What one tenant may keep here. None: what the deployment says for all."""
+
+    conversations: int | None = None  # and chains of responses
+    conversation_items: int | None = None  # of one of them
+    conversation_bytes: int | None = None  # of all of them together
+    files: int | None = None
+    file_bytes: int | None = None
+    vector_stores: int | None = None
+    vector_store_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierConfig:
     """What one tenant of this tier may do, over all its keys. None is no limit."""
 
@@ -37,6 +50,7 @@ class TierConfig:
     best_priority: PriorityName | None = None  # that a request may name; None: `priority`
     weight: float = 1.0  # share of its class
     models: tuple[str, ...] = ()  # empty: all
+    storage: StorageConfig = field(default_factory=StorageConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +115,7 @@ class AdmissionConfig:
     batch_seconds: float = 120.0
     shed_batch_at: float = 0.5  # load, 1 being the standard class's whole bound
     cap_output_at: float = 0.75
+    fallback_at: float = 0.9  # of a model that has one to fall back to
     capped_output_tokens: int = 256
 
 
@@ -148,6 +163,8 @@ def _faults(access: AccessConfig) -> Iterator[tuple[str, str]]:
             "admission.cap_output_at",
             "and admission.shed_batch_at must lie above 0 and at most at 1, the latter not above the former",
         )
+    if not 0 < admission.fallback_at <= 1:
+        yield "admission.fallback_at", f"must lie above 0 and at most at 1, not {admission.fallback_at}"
     if admission.capped_output_tokens < 1:
         yield "admission.capped_output_tokens", f"must be at least 1, not {admission.capped_output_tokens}"
     if access.limits.redis is not None and not access.limits.redis.startswith(("redis://", "rediss://", "unix://")):
@@ -174,6 +191,9 @@ def _tier_faults(key: str, tier: TierConfig) -> Iterator[tuple[str, str]]:
         yield f"{key}.context_tokens", f"must be at least 2, not {tier.context_tokens}"
     if tier.best_priority is not None and _CLASSES.index(tier.best_priority) > _CLASSES.index(tier.priority):
         yield f"{key}.best_priority", f"must not be below {key}.priority ({tier.priority}), as {tier.best_priority} is"
+    for name, value in asdict(tier.storage).items():
+        if value is not None and value < 0:
+            yield f"{key}.storage.{name}", f"must be at least 0, not {value}"
     if not 0 < tier.weight < math.inf:
         yield f"{key}.weight", f"must be above 0 and finite, not {tier.weight}"
 

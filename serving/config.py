@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from serving.access import (
+    DEFAULT_TIER,
     AccessConfig,
     AdminConfig,
     AdmissionConfig,
@@ -29,14 +30,16 @@ from serving.observability.logs import LogFormat
 from serving.settings.adapters import AdaptersConfig, check_adapters
 from serving.settings.conversations import ConversationsConfig, check_conversations
 from serving.settings.events import EventsConfig, check_events
+from serving.settings.further_models import FurtherModel, check_further_models
 from serving.settings.memory import MemoryConfig, check_memory
-from serving.settings.model import EngineConfig, MeshConfig, ModelConfig
+from serving.settings.model import EngineConfig, MeshConfig, ModelConfig, PlanConfig
 from serving.settings.model_embeddings import ModelEmbeddingsConfig, check_model_embeddings
 from serving.settings.moderation import ModerationConfig, check_moderation
 from serving.settings.operations import OperationsConfig
 from serving.settings.prefix_cache import PrefixCacheConfig, check_prefix_cache
 from serving.settings.quality_watch import QualityWatchConfig, check_quality_watch
 from serving.settings.retrieval import RetrievalConfig, check_retrieval
+from serving.settings.routing import RoutingConfig, check_routing
 from serving.settings.semantic_cache import SemanticCacheConfig, check_semantic_cache
 from serving.settings.speculation import SpeculationConfig, check_speculation
 from serving.settings.tools import ToolsConfig, check_tools
@@ -112,13 +115,6 @@ class ClusterConfig:
     coordinator: str | None = None  # HOST:PORT of process 0, as the other hosts reach it
     listen: str | None = None  # the address of process 0 to listen on; None: that of coordinator's HOST
     runtime_port: int = 0  # there, of JAX's own coordinator; 0: any free one, another at each start
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanConfig:
-    """What `weft plan` alone reads."""
-
-    topology: str | None = None  # that it compiles for, as v5p:2x2x2 or h100:8
 
 
 # What each number may be, both ends included. None is left alone.
@@ -203,6 +199,20 @@ class Deployment:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     admission: AdmissionConfig = field(default_factory=AdmissionConfig)
     usage: UsageConfig = field(default_factory=UsageConfig)
+    models: Mapping[str, FurtherModel] = field(default_factory=dict)  # beside the first, by their names
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Of the models that have an engine each; the deployment's first is first."""
+        return (self.name, *self.models)
+
+    def of_model(self, name: str) -> "Deployment":
+        """What the engine of one of `model_names` reads: the first one's is this deployment itself."""
+        if name == self.name:
+            return self
+        tables = {spec.name: getattr(self.models[name], spec.name) for spec in dataclasses.fields(FurtherModel)}
+        return Deployment(name=name, log_format=self.log_format, **tables)
 
     @property
     def access(self) -> AccessConfig:
@@ -293,9 +303,24 @@ def check_limits(deployment: Deployment, where: str) -> None:
     if deployment.retrieval is not None:
         has_files, has_encoder = deployment.files.folder is not None, deployment.embeddings is not None
         check_retrieval(deployment.retrieval, where, has_files=has_files, has_encoder=has_encoder)
-    taken = (deployment.name, None if deployment.embeddings is None else deployment.embeddings.name)
+    encoder = None if deployment.embeddings is None else deployment.embeddings.name
+    taken = (*deployment.model_names, encoder)
     check_adapters(deployment.adapters, taken, deployment.mesh.pipeline, where)
     check_access(deployment.access, where)
+    apart = (deployment.name, encoder, *deployment.adapters.named)
+    check_further_models(deployment.models, apart, deployment.cluster.processes, where)
+    tiers = (DEFAULT_TIER, *deployment.tiers)
+    names = [name for name in apart[1:] if name is not None]
+    admission = deployment.admission
+    if deployment.routing.fallback and admission.fallback_at < admission.cap_output_at:
+        raise ConfigError(
+            f"{where}: admission.fallback_at ({admission.fallback_at}) must be at least admission.cap_output_at "
+            f"({admission.cap_output_at})",
+            param="fallback_at",
+        )
+    check_routing(deployment.routing, deployment.model_names, tiers, names, where)
+    for name in deployment.models:
+        check_limits(deployment.of_model(name), f"{where}: models.{name}")
 
 
 def _check_streams(streams: StreamsConfig, where: str) -> None:

@@ -20,7 +20,8 @@ from serving.lifeline import Status
 
 EXIT_SETUP = 78  # a child ended with a SetupError; sysexits.h calls it EX_CONFIG
 EXIT_HOST_LOST = 75  # a child ended because another host's did: not its own fault; sysexits.h calls it EX_TEMPFAIL
-ROLES = ("engine", "api")  # ended in the reverse order
+ENGINE, API = "engine", "api"
+ROLES = (ENGINE, API)  # ended in the reverse order; of further models each engine is a role, `engine:NAME`
 _MOST_DOUBLINGS = 30  # far beyond any longest wait; an unbounded power overflows after a thousand failures
 
 
@@ -136,7 +137,8 @@ class Supervisor:
         await stopping
         self._report(Stopping())
         for role in reversed(self._roles.values()):
-            await self._end(role, self._policy.stop_seconds if role.name == "engine" else self._policy.drain_seconds)
+            is_engine = role.name.startswith(ENGINE)
+            await self._end(role, self._policy.stop_seconds if is_engine else self._policy.drain_seconds)
         codes = [code for code in await asyncio.gather(*keepers) if code is not None]
         return codes[0] if codes else 0
 

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 def add_parser(parser: argparse.ArgumentParser) -> None:
     add_deployment_flags(parser, server=True)  # it does not listen, but takes what the supervisor was given
     parser.add_argument("--socket", type=Path, required=True, metavar="PATH", help="the Unix socket to serve on")
+    parser.add_argument("--serves", metavar="NAME", help="which of the deployment's models (default: its first)")
     add_lifeline_flag(parser)
 
 
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from serving.app import build_engine  # here, because it loads JAX, which no other command should wait for
 
     deployment = deployment_from(args)
+    deployment = deployment.of_model(args.serves or deployment.name)
     configure_logging(deployment.log_format)
     quiet_jax()
     lifeline = lifeline_of(args)
@@ -156,8 +158,9 @@ async def serve(
 ) -> int:
     """Until SIGTERM, or until the engine fails: then `on_crash` is told, this process ends, and the supervisor starts
     another."""
-    embedder = engine.embedder if isinstance(engine, LocalEngine) else None
-    server = EngineServer(engine, socket_path, embedder=embedder)
+    local = engine if isinstance(engine, LocalEngine) else None
+    embedders = {} if local is None else {"embedder": local.embedder, "model_embedder": local.model_embedder}
+    server = EngineServer(engine, socket_path, **embedders)
     await server.start()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -14,11 +14,12 @@ from serving.commands.argument_types import seconds
 from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
 from serving.commands.serve_report import report_of
 from serving.commands.supervised import until_stopped
+from serving.config import Deployment
 from serving.engine.cluster import cluster_token
+from serving.engine.sockets import socket_of
 from serving.gateway.identity import check_exposure
 from serving.lifeline import Status
-from serving.observability.logs import LogFormat
-from serving.supervisor import Supervisor, SupervisorPolicy
+from serving.supervisor import API, ENGINE, Supervisor, SupervisorPolicy
 
 _DRAIN_MARGIN_SECONDS = 5.0  # the API process cuts its streams itself; this is for one that hangs
 
@@ -43,18 +44,26 @@ def run(args: argparse.Namespace) -> int:
     if deployment.cluster.processes > 1:
         cluster_token()
     drain = deployment.server.drain_seconds if args.drain_seconds is None else args.drain_seconds
-    return asyncio.run(_supervise(args, deployment.log_format, drain))
+    return asyncio.run(_supervise(args, deployment, drain))
 
 
-async def _supervise(args: argparse.Namespace, log_format: LogFormat, drain_seconds: float) -> int:
-    with tempfile.TemporaryDirectory(prefix="weft-") as directory, report_of(log_format) as report:
-        arguments = [*deployment_arguments(args), "--socket", str(Path(directory) / "engine.sock")]
+async def _supervise(args: argparse.Namespace, deployment: Deployment, drain_seconds: float) -> int:
+    with tempfile.TemporaryDirectory(prefix="weft-") as directory, report_of(deployment.log_format) as report:
+        arguments, first = deployment_arguments(args), Path(directory) / "engine.sock"
+        engines = _engines(deployment, first)
 
         async def spawn(role: str, on_status: Callable[[Status], None]) -> ChildProcess:
-            command = [sys.executable, "-m", "serving", role, *arguments]
-            if role == "api":
-                command.append(f"--drain-seconds={drain_seconds}")
+            name, *own = engines.get(role, [role, "--socket", str(first), f"--drain-seconds={drain_seconds}"])
+            command = [sys.executable, "-m", "serving", name, *arguments, *own]
             return await ChildProcess.start(command, lambda line: report.line(role, line), on_status)
 
         policy = SupervisorPolicy(drain_seconds=drain_seconds + _DRAIN_MARGIN_SECONDS)
-        return await until_stopped(Supervisor(spawn, report.event, policy))
+        return await until_stopped(Supervisor(spawn, report.event, policy, roles=(*engines, API)))
+
+
+def _engines(deployment: Deployment, first: Path) -> dict[str, list[str]]:
+    """Of each engine's role, the command and what is its own. `first` is the socket of the deployment's first model."""
+    commands = {ENGINE: ["engine", "--socket", str(first)]}
+    for number, name in enumerate(deployment.models, start=1):
+        commands[f"{ENGINE}:{name}"] = ["engine", "--serves", name, "--socket", str(socket_of(first, number))]
+    return commands

@@ -37,7 +37,7 @@ class ServeReport:
 
     def line(self, role: str, line: str) -> None:
         """One line that a child logged."""
-        self._console.print(Text.assemble((f"{role:>6} | ", _COLORS[role]), line))
+        self._console.print(Text.assemble((f"{role:>6} | ", _COLORS[role.partition(":")[0]]), line))
 
     def event(self, event: Event) -> None:
         match event:

@@ -25,6 +25,7 @@ class Ask:
     priority: Priority | None = None  # as the client wishes; None: the principal's
     generates: bool = True  # False: it takes no row of the engine's batch, and waits in another queue
     continues: bool = False  # admitted before, and lost with an API process: capacity does not refuse it
+    base: str = ""  # the model without its adapter, whose engine's queue it joins; "": the first
 
     @classmethod
     def of(
@@ -35,6 +36,7 @@ class Ask:
         stream: bool,
         priority: Priority | None = None,
         continues: bool = False,
+        base: str = "",
     ) -> "Ask":
         """`prepared` by Generator.prepare, so that tokens are counted and not guessed."""
         return cls(
@@ -50,6 +52,7 @@ class Ask:
             stream=stream,
             priority=priority,
             continues=continues,
+            base=base,
         )
 
     @classmethod

@@ -34,7 +34,7 @@ from serving.gateway.ledger import Ledger, UsageRow
 from serving.gateway.limit_store import Demand, LimitName, LimitStore, Verdict, is_limited
 from serving.gateway.memory_store import MemoryStore
 from serving.gateway.principal import Credentials, Principal
-from serving.gateway.queue import EngineQueue
+from serving.gateway.queue import EngineQueue, Load
 from serving.gateway.rate_fields import DEGRADED, PREDICTED_WAIT, rate_fields
 from serving.gateway.surviving_store import SurvivingStore
 from serving.gateway.tier_rules import check_tier, class_of, output_cap, reserved_tokens
@@ -75,16 +75,22 @@ class Gateway:
         )
         self._metrics.watch_store(lambda: self._store.is_up)
         self._now = now
-        self._queue = EngineQueue(access.admission, self._metrics, self._keep_leases, now)
+        self._first = EngineQueue(access.admission, self._metrics, self._keep_leases, now)
+        self._queues: dict[str, EngineQueue] = {}  # by model, once its engine is guarded
         self._leases: dict[str, Lease] = {}  # by the engine's request ids
         self._full_until: dict[str, float] = {}  # tenants whose minute of requests is taken
         self._settling: set[asyncio.Task[None]] = set()
         self._mean_seconds = 1.0  # of a request
         self.is_draining = False
 
-    def guard(self, engine: Engine) -> GuardedEngine:
-        """The engine for the Generator, which submits nothing that was not admitted here."""
-        self._queue.watch(engine)
+    def guard(self, engine: Engine, model: str = "", *, can_fall_back: bool = False) -> GuardedEngine:
+        """The engine for the Generator, which submits nothing that was not admitted here. Each model's has a queue and
+        a ladder of its own; `can_fall_back`: another model stands in for it."""
+        queue = self._first
+        if self._queues:
+            queue = EngineQueue(self.access.admission, self._metrics, self._keep_leases, self._now)
+        self._queues[model] = queue
+        queue.watch(engine, model, can_fall_back=can_fall_back)
         return GuardedEngine(engine, self._leases)
 
     def guard_embedder(self, embedder: Embedder) -> GuardedEmbedder:
@@ -102,7 +108,15 @@ class Gateway:
 
     @property
     def rung(self) -> Rung:
-        return self._queue.rung
+        """Of the first model."""
+        return self._first.rung
+
+    def load(self, model: str, principal: Principal, wished: Priority | None) -> Load:
+        """As this request would find the model's engine now. Raises ForbiddenError for a class above the tier's."""
+        return self._queue_of(model).load(class_of(principal, wished))
+
+    def _queue_of(self, model: str) -> EngineQueue:
+        return self._queues.get(model, self._first)
 
     @property
     def store_is_up(self) -> bool:
@@ -127,20 +141,22 @@ class Gateway:
         """Raises AuthenticationError, ForbiddenError; OverloadedError where keys cannot be looked up now."""
         return await self._identity.principal(credentials)
 
-    def knock(self, principal: Principal, wished: Priority | None = None, *, wish_is_known: bool = True) -> None:
+    def knock(
+        self, principal: Principal, wished: Priority | None = None, *, model: str = "", wish_is_known: bool = True
+    ) -> None:
         """Raises what `admit` is sure to raise now, for a cheap refusal before a prompt is rendered and encoded. Before
-        a body is read its wish for a class is not known, and may be for a better one than the usual."""
+        a body is read its wishes are not known: a class may be better than usual, a model not the first."""
         with _refusals_counted(self._metrics, principal):
             self._check_open()
             full_for = self._full_until.get(principal.tenant, 0.0) - self._now()
             if full_for > 0:
                 raise _limited("requests_per_minute", principal.limits.requests_per_minute or 0, full_for)
-            if wish_is_known or principal.best_priority is principal.priority:
-                self._queue.knock(class_of(principal, wished))
+            if wish_is_known or (principal.best_priority is principal.priority and len(self._queues) < 2):
+                self._queue_of(model).knock(class_of(principal, wished))
 
-    def preparing(self) -> AbstractContextManager[None]:
+    def preparing(self, model: str = "") -> AbstractContextManager[None]:
         """Around the rendering and encoding of a prompt: whoever knocks meanwhile comes after it."""
-        return self._queue.preparing()
+        return self._queue_of(model).preparing()
 
     @asynccontextmanager
     async def admit(self, principal: Principal, ask: Ask) -> AsyncIterator[Lease]:
@@ -163,7 +179,7 @@ class Gateway:
         finally:
             for name in names:
                 self._leases.pop(name, None)
-            self._queue.leave(lease.place)
+            self._queue_of(ask.base).leave(lease.place)
             await self._end(lease, failure)
 
     async def _lease(self, principal: Principal, ask: Ask) -> Lease:
@@ -171,13 +187,14 @@ class Gateway:
             self._check_open()
         check_tier(principal, ask)
         priority = class_of(principal, ask.priority)
-        place, predicted = await self._queue.enter(principal, priority, ask)
+        queue = self._queue_of(ask.base)
+        place, predicted = await queue.enter(principal, priority, ask)
         try:
-            caps = (output_cap(principal, ask), None if ask.continues else self._queue.output_cap)
+            caps = (output_cap(principal, ask), None if ask.continues else queue.output_cap)
             cap = min((cap for cap in caps if cap is not None), default=None)
             verdict = await self._reserve(principal, ask, cap)
         except BaseException:
-            self._queue.leave(place)
+            queue.leave(place)
             raise
         return Lease(
             principal=principal,
@@ -219,6 +236,7 @@ class Gateway:
 
     async def _end(self, lease: Lease, failure: BaseException | None) -> None:
         used, principal = lease.used, lease.principal
+        lease.device_seconds = self._queue_of(lease.ask.base).device_seconds(used.total - used.cached)
         self._mean_seconds += _MEMORY * (self._now() - lease.admitted_at - self._mean_seconds)
         self._metrics.used(principal.tenant, "prompt", used.prompt)
         self._metrics.used(principal.tenant, "cached", used.cached)
@@ -233,7 +251,7 @@ class Gateway:
                     prompt_tokens=used.prompt,
                     cached_tokens=used.cached,
                     output_tokens=used.output,
-                    device_seconds=self._queue.device_seconds(used.total - used.cached),
+                    device_seconds=lease.device_seconds,
                     complete=failure is None,
                 )
             )
@@ -252,15 +270,16 @@ class Gateway:
 
     def _started(self, lease: Lease) -> None:
         used = lease.used
-        self._queue.start(lease.place, lease.principal, used.prompt, used.cached)
+        self._queue_of(lease.ask.base).start(lease.place, lease.principal, used.prompt, used.cached)
 
     def _notice(self, lease: Lease) -> QueueNotice:
-        position, seconds = self._queue.position(lease.place)
+        position, seconds = self._queue_of(lease.ask.base).position(lease.place)
         return QueueNotice(position, self._now() - lease.admitted_at, seconds)
 
     def _degradation(self, ask: Ask) -> dict[str, str]:
         """The rung that the server is on, and what of it this request feels."""
-        cap, rung = self._queue.output_cap, self._queue.rung
+        queue = self._queue_of(ask.base)
+        cap, rung = queue.output_cap, queue.rung
         if rung == Rung.NORMAL:
             return {}
         capped = cap is not None and not ask.continues and ask.longest_output > cap

@@ -1,7 +1,7 @@
 """What the gateway counts. Tenants that the deployment names have a label of their own, and so have the first others;
 the rest are "other": a name that comes with a token must not be able to make a new time series for ever."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -32,12 +32,14 @@ class GatewayMetrics:
         self._refusals = Counter(
             "weft_admission_refusals", "Requests that the gateway refused, by reason.", ["reason"], registry=registry
         )
-        self._rung = Gauge("weft_degradation_rung", "0 normal .. 3 refuse.", registry=registry)
-        self._rungs = Counter("weft_degradation_changes", "Times that a rung was reached.", ["rung"], registry=registry)
+        self._rung = Gauge("weft_degradation_rung", "0 normal .. 4 refuse.", ["model_name"], registry=registry)
+        self._rungs = Counter(
+            "weft_degradation_changes", "Times that a rung was reached.", ["model_name", "rung"], registry=registry
+        )
         self._wait = Gauge(
             "weft_predicted_wait_seconds",
             "To the first token of a request that came now, by class.",
-            ["priority"],
+            ["model_name", "priority"],
             registry=registry,
         )
         self._store_up = Gauge("weft_limit_store_up", "1 where the store of limits answers.", registry=registry)
@@ -60,12 +62,15 @@ class GatewayMetrics:
     def used(self, tenant: str, kind: TokenKind, tokens: int) -> None:
         self._tokens.labels(self._label(tenant), kind).inc(tokens)
 
-    def reached(self, rung: int, name: str) -> None:
-        self._rung.set(rung)
-        self._rungs.labels(name).inc()
+    def reached(self, model: str, rung: int, name: str) -> None:
+        self._rung.labels(model).set(rung)
+        self._rungs.labels(model, name).inc()
 
-    def watch_wait(self, priority: str, wait: Callable[[], float]) -> None:
-        self._wait.labels(priority).set_function(wait)
+    def watch_queue(self, model: str, waits: Mapping[str, Callable[[], float]]) -> None:
+        """`waits` by class."""
+        self._rung.labels(model).set(0)
+        for priority, wait in waits.items():
+            self._wait.labels(model, priority).set_function(wait)
 
     def watch_store(self, is_up: Callable[[], bool]) -> None:
         self._store_up.set_function(is_up)

@@ -52,7 +52,7 @@ class GuardedEmbedder:
         lease = _lease_of(self._leases, request.request_id)
         lease.settle(Tokens(prompt=request.tokens))
         try:
-            return await self._embedder.embed(request)
+            return await self._embedder.embed(lease.shape_texts(request))
         except WeftError:
             lease.settle(Tokens())
             raise

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from serving.engine.embedding import EmbedRequest
 from serving.engine.request import GenerateRequest, Priority, TokenEvent
 from serving.gateway.ask import Ask
 from serving.gateway.capacity import Place
@@ -49,6 +50,7 @@ class Lease:
     queue: "Callable[[Lease], QueueNotice]"
     admitted_at: float
     is_waiting: bool = True  # for the first token
+    device_seconds: float = 0.0  # once it has ended: an estimate
     _prompts: dict[str, tuple[int, int]] = field(default_factory=dict)  # read so far: tokens, and those of them cached
     _output: int = 0
     _settled: Tokens | None = None
@@ -84,6 +86,16 @@ class Lease:
             request,
             sampling=sampling,
             priority=self.priority,
+            tenant=principal.tenant,
+            tenant_weight=principal.weight,
+            cache_salt=salt_of(principal.tenant, request.cache_salt),
+        )
+
+    def shape_texts(self, request: EmbedRequest) -> EmbedRequest:
+        """Likewise, of texts."""
+        principal = self.principal
+        return replace(
+            request,
             tenant=principal.tenant,
             tenant_weight=principal.weight,
             cache_salt=salt_of(principal.tenant, request.cache_salt),

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from serving.access import AdmissionConfig
 from serving.engine.client import Engine
@@ -23,6 +24,14 @@ from serving.gateway.principal import Principal
 BEAT_SECONDS = 0.25  # between two looks at the engine, while anything is open
 KEEP_SECONDS = 20.0  # between two renewals of what is open
 ENGINE_ANSWER_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    wait_seconds: float  # predicted to the first token
+    waiting: int  # requests without one
+    rung: Rung
+    is_over: bool  # the predicted wait is beyond the class's bound
 
 
 class EngineQueue:
@@ -45,16 +54,23 @@ class EngineQueue:
         self._engine: Engine | None = None
         self._capacity = Capacity(now)
         self._cost = DeviceCost()
-        self._ladder = Ladder(config, lambda rung: metrics.reached(rung, rung.name.lower()))
+        self._metrics = metrics
+        self._model = ""
+        self._ladder = Ladder(config, self._reached)
         self._appointments = Appointments(now)
         self._open = 0
         self._beat: asyncio.Task[None] | None = None
         self._asked_info = float("-inf")
-        for priority in Priority:
-            metrics.watch_wait(priority.value, lambda priority=priority: self._capacity.predict(priority))
 
-    def watch(self, engine: Engine) -> None:
-        self._engine = engine
+    def watch(self, engine: Engine, model: str, *, can_fall_back: bool) -> None:
+        """`model` is what the engine serves; another stands in for it where it `can_fall_back`."""
+        self._engine, self._model = engine, model
+        self._ladder = Ladder(self._config, self._reached, can_fall_back=can_fall_back)
+        waits = {one.value: lambda one=one: self._capacity.predict(one) for one in Priority}
+        self._metrics.watch_queue(model, waits)
+
+    def _reached(self, rung: Rung) -> None:
+        self._metrics.reached(self._model, rung, rung.name.lower())
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
@@ -72,6 +88,11 @@ class EngineQueue:
     def output_cap(self) -> int | None:
         """Tokens, while the server is on the rung that caps."""
         return self._config.capped_output_tokens if self.rung >= Rung.CAP_OUTPUT else None
+
+    def load(self, priority: Priority) -> Load:
+        """As a request of this class would find it now."""
+        rung, wait = self._see_load(), self._capacity.predict(priority)
+        return Load(wait_seconds=wait, waiting=self._capacity.waiting, rung=rung, is_over=wait > self._bounds[priority])
 
     def knock(self, priority: Priority) -> None:
         """Raises OverloadedError where not even a request without a prompt would be let in."""

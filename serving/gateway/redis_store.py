@@ -3,7 +3,9 @@
 The three limits of a tenant are checked and taken in one Lua script, which Redis runs as one step: so that two
 processes never take the same last place, and a refused request leaves no trace. Libraries of rate limits offer atomic
 windows, but one limit at a time, and cannot give a part of what was taken back. The clock is Redis's own, so a process
-whose clock is wrong takes no more than another. A script that runs twice, because its answer was lost, counts once.
+whose clock is wrong takes no more than another. Where that clock is set back, what was taken in seconds that have not
+come counts as taken now, so that no minute is longer than one. A script that runs twice, because its answer was lost,
+counts once.
 
 A running request is a member of a sorted set, with the time until which it counts; its process renews it. A process
 that dies holds its tenant's places for LEASE_SECONDS and no longer.
@@ -49,6 +51,11 @@ local function window(key, limit, wanted)
     if at < slot - {WINDOW_SECONDS} then
       redis.call('HDEL', key, entries[i])
     else
+      if at > slot then
+        redis.call('HDEL', key, entries[i])
+        redis.call('HINCRBY', key, slot, amount)
+        at = slot
+      end
       used = used + amount
       if at > newest then newest = at end
       slots[#slots + 1] = {{at, amount}}
@@ -79,6 +86,10 @@ end
 local most_requests, most_tokens, most_running = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local requests, tokens = tonumber(ARGV[6]), tonumber(ARGV[7])
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', ms)
+local longest = ms + {LEASE_SECONDS * 1000}
+for _, lease in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. string.format('%.0f', longest), '+inf')) do
+  redis.call('ZADD', KEYS[3], longest, lease)
+end
 local used_requests, wait_requests, reset_requests = window(KEYS[1], most_requests, requests)
 local used_tokens, wait_tokens, reset_tokens = window(KEYS[2], most_tokens, tokens)
 local refused, wait = 0, 0

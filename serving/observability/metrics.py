@@ -95,6 +95,10 @@ class EngineCollector(Collector):
         self._last = dict.fromkeys(_FIELDS, 0.0)
         self._offset = dict.fromkeys(_FIELDS, 0.0)  # to be added to its numbers
 
+    def fell_back(self, answered_by: str, reason: str) -> None:
+        """A request for this model went to another."""
+        self._families.fallbacks.labels(self._model_name, answered_by, reason).inc()
+
     @property
     def has_met_engine(self) -> bool:
         return self._started_at is not None
@@ -169,73 +173,104 @@ class EngineCollector(Collector):
         return gauge
 
 
-class Metrics:
-    """One registry for one API process, apart from prometheus-client's global one."""
+class EngineCollectors(Collector):
+    """Those of all models as one: a metric is told once, with a sample of each model."""
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self) -> None:
+        self.of: list[EngineCollector] = []
+
+    def collect(self) -> Iterator[Metric]:
+        merged: dict[str, Metric] = {}
+        for engine in self.of:
+            for metric in engine.collect():
+                if merged.setdefault(metric.name, metric) is not metric:
+                    merged[metric.name].samples += metric.samples
+        yield from merged.values()
+
+    def describe(self) -> list[Metric]:
+        return []
+
+
+class _Families:
+    """The metrics of all models, and the registry that has them, apart from prometheus-client's global one."""
+
+    def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._engine = EngineCollector(model_name)
-        self.registry.register(self._engine)
-        label = {"model_name": model_name}
+        self.engines = EngineCollectors()
+        self.registry.register(self.engines)
         self.first_token = self._histogram(
-            "vllm:time_to_first_token_seconds", "Arrival to the first token.", _FIRST_TOKEN, label
+            "vllm:time_to_first_token_seconds", "Arrival to the first token.", _FIRST_TOKEN
         )
         self.between_tokens = self._histogram(
-            "vllm:inter_token_latency_seconds", "Between two deltas of a stream.", _BETWEEN_TOKENS, label
+            "vllm:inter_token_latency_seconds", "Between two deltas of a stream.", _BETWEEN_TOKENS
         )
-        self.whole = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to the end.", _WHOLE, label)
+        self.whole = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to the end.", _WHOLE)
         self.queue = self._histogram(
-            "vllm:request_queue_time_seconds", "Arrival at the engine to the first plan.", _WHOLE, label
+            "vllm:request_queue_time_seconds", "Arrival at the engine to the first plan.", _WHOLE
         )
-        self.prompt_tokens = self._histogram(
-            "vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS, label
-        )
+        self.prompt_tokens = self._histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS)
         self.output_tokens = self._histogram(
-            "vllm:request_generation_tokens", "Tokens generated for a choice.", _TOKENS, label
+            "vllm:request_generation_tokens", "Tokens generated for a choice.", _TOKENS
         )
-        finished = Counter(
-            "vllm:request_success",
-            "Choices that ended, by how.",
-            ["model_name", "finished_reason"],
-            registry=self.registry,
+        self.finished = self._counter("vllm:request_success", "Choices that ended, by how.", "finished_reason")
+        self.refused = self._counter("weft_requests_refused", "Requests answered with an error, by its code.", "reason")
+        self.durable = self._counter(
+            "weft_durable_streams", "What became of streams that outlive their connections.", "event"
         )
-        self.finished = {
-            outcome: finished.labels(model_name=model_name, finished_reason=outcome) for outcome in get_args(Outcome)
-        }
-        self._refused = Counter(
-            "weft_requests_refused",
-            "Requests answered with an error, by its code.",
-            ["model_name", "reason"],
-            registry=self.registry,
+        self.fallbacks = self._counter(
+            "weft_fallbacks", "Requests for this model that another answered.", "answered_by", "reason"
         )
-        self._durable = Counter(
-            "weft_durable_streams",
-            "What became of streams that outlive their connections.",
-            ["model_name", "event"],
-            registry=self.registry,
-        )
-        self._embedded_texts = Counter("weft_embedded_texts", "Texts embedded.", ["model_name"], registry=self.registry)
-        self._embedded_tokens = Counter(
-            "weft_embedded_tokens", "Tokens of the texts embedded.", ["model_name"], registry=self.registry
-        )
+        self.embedded_texts = self._counter("weft_embedded_texts", "Texts embedded.")
+        self.embedded_tokens = self._counter("weft_embedded_tokens", "Tokens of the texts embedded.")
         self.open_streams = Gauge(
             "weft_open_streams", "Choices being generated in this process.", ["model_name"], registry=self.registry
-        ).labels(**label)
+        )
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, ["model_name"], buckets=buckets, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, ["model_name", *labels], registry=self.registry)
+
+
+class Metrics:
+    """Of one model. One registry for one API process; `of` gives those of another model in it."""
+
+    def __init__(self, model_name: str, families: _Families | None = None) -> None:
+        self._families = families = families or _Families()
         self._model_name = model_name
+        self._engine = EngineCollector(model_name)
+        families.engines.of.append(self._engine)
+        self.registry = families.registry
+        self.first_token = families.first_token.labels(model_name)
+        self.between_tokens = families.between_tokens.labels(model_name)
+        self.whole = families.whole.labels(model_name)
+        self.queue = families.queue.labels(model_name)
+        self.prompt_tokens = families.prompt_tokens.labels(model_name)
+        self.output_tokens = families.output_tokens.labels(model_name)
+        self.finished = {outcome: families.finished.labels(model_name, outcome) for outcome in get_args(Outcome)}
+        self.open_streams = families.open_streams.labels(model_name)
         self.recent = Recent()  # for the status page
+
+    def of(self, model_name: str) -> "Metrics":
+        return Metrics(model_name, self._families)
 
     def refuse(self, reason: str) -> None:
         """`reason` is an error's code: a word of the server's, never one of a client's."""
-        self._refused.labels(model_name=self._model_name, reason=reason).inc()
+        self._families.refused.labels(self._model_name, reason).inc()
         self.recent.refuse(reason)
 
     def count_durable(self, event: str) -> None:
         """`event` is one of the words of sessions/: started, ended, failed, taken_up, handed_over, undurable, ..."""
-        self._durable.labels(model_name=self._model_name, event=event).inc()
+        self._families.durable.labels(self._model_name, event).inc()
 
     def embedded(self, encoder: str, texts: int, tokens: int) -> None:
-        self._embedded_texts.labels(model_name=encoder).inc(texts)
-        self._embedded_tokens.labels(model_name=encoder).inc(tokens)
+        self._families.embedded_texts.labels(encoder).inc(texts)
+        self._families.embedded_tokens.labels(encoder).inc(tokens)
+
+    def fell_back(self, answered_by: str, reason: str) -> None:
+        """A request for this model went to another."""
+        self._families.fallbacks.labels(self._model_name, answered_by, reason).inc()
 
     @property
     def has_met_engine(self) -> bool:
@@ -246,13 +281,14 @@ class Metrics:
         if not self.has_met_engine:
             self._engine.update(snapshot)
 
+    def see_engine(self, snapshot: Mapping[str, Any] | None) -> None:
+        """EngineStats as a mapping, or None where the engine does not answer."""
+        self._engine.update(snapshot)
+
     def render(self, snapshot: Mapping[str, Any] | None) -> bytes:
         """The exposition text. `snapshot` is EngineStats as a mapping, or None where the engine does not answer."""
         self._engine.update(snapshot)
         return generate_latest(self.registry)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], label: Mapping[str, str]) -> Histogram:
-        return Histogram(name, text, list(label), buckets=buckets, registry=self.registry).labels(**label)
 
 
 class StreamMeter:

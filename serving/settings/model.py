@@ -10,6 +10,24 @@ ExpertExchange = Literal["auto", "sum", "all-to-all"]
 Quantization = Literal["int8", "int4", "fp8"]
 Activations = Literal["int8", "fp8"]
 CacheDtype = Literal["int8", "fp8"]
+ReasoningForm = Literal["auto", "none", "think", "mistral", "harmony"]
+CallForm = Literal[
+    "auto",
+    "none",
+    "hermes",
+    "qwen_xml",
+    "glm_xml",
+    "glm4",
+    "llama3",
+    "llama4",
+    "mistral",
+    "mistral_args",
+    "deepseek",
+    "deepseek_v31",
+    "phi4",
+    "olmo3",
+    "harmony",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +38,8 @@ class ModelConfig:
     group_size: int | None = None  # rows that share a scale in int4; None: 128
     activations: Activations | None = None  # that products take in 8 bits too, where the chip can; None: as `dtype`
     chat_template: Path | None = None  # instead of the checkpoint's own
+    reasoning: ReasoningForm = "auto"  # how answers set it off; auto: as the chat template's own marks say
+    tool_calls: CallForm = "auto"  # how the model writes them; auto: likewise
     architecture: Path | None = None  # config.json's fields as TOML, for a plan without weights; see configs/models
 
 
@@ -55,3 +75,10 @@ class MeshConfig:
     pipeline: int = 1
     expert: int = 1
     tensor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConfig:
+    """What `weft plan` alone reads."""
+
+    topology: str | None = None  # that it compiles for, as v5p:2x2x2 or h100:8
