@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
+from serving.events.event_types import Protocol
 from serving.gateway.principal import Principal, anonymous
 from serving.observability.request_trace import UNTRACED, RequestTrace
 
@@ -14,3 +15,4 @@ class Caller:
     arrival: float = field(default_factory=time.monotonic)  # seconds of the monotonic clock
     reply_fields: dict[str, str] = field(default_factory=dict)  # headers that the answer's head will have
     trace: RequestTrace = UNTRACED
+    protocol: Protocol = "internal"  # that it came by, for the event log; internal: of this server's own

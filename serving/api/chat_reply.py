@@ -185,6 +185,7 @@ def text_request(body: ChatBody, request_id: str) -> TextRequest:
         calls=body.rules(),
         cache_salt=body.cache_salt or "",
         model=body.model,
+        user=body.user_id,
         priority=body.priority,
         deadline_seconds=body.timeout_seconds,
     )

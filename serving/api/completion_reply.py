@@ -192,6 +192,7 @@ def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextR
         grammar=None if asked is None else asked.grammar,
         cache_salt=body.cache_salt or "",
         model=body.model,
+        user=body.user_id,
         priority=body.priority,
         deadline_seconds=body.timeout_seconds,
     )

@@ -14,6 +14,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.api.service import Service
+from serving.events.event_types import ServerDrained
 from serving.observability.logs import log_event
 
 LOOK_SECONDS = 0.05  # between looks whether all has ended
@@ -29,16 +30,21 @@ class Drain:
 
     async def run(self, is_idle: Callable[[], bool]) -> None:
         """Until `is_idle` and nothing is generated, or until the deadline has passed and streams were handed over."""
-        service, deadline = self._service, time.monotonic() + self.seconds
+        service, begin, opened = self._service, time.monotonic(), self._service.slots.open
+        deadline = begin + self.seconds
         self.begun = True
         service.gateway.drain()
         service.durable.retire()
-        log_event(logger, "draining", open_streams=service.slots.open, seconds=self.seconds)
+        log_event(logger, "draining", open_streams=opened, seconds=self.seconds)
         while time.monotonic() < deadline:
             if service.slots.open == 0 and is_idle():
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        log_event(logger, "drained", open_streams=service.slots.open)
+        left = service.slots.open
+        log_event(logger, "drained", open_streams=left)
+        if service.events.records(ServerDrained.group):
+            seconds = time.monotonic() - begin
+            service.events.add(ServerDrained(open_streams=opened, left_streams=left, seconds=seconds))
         await service.durable.hand_over()
 
     def closing(self, app: ASGIApp) -> ASGIApp:

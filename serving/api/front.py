@@ -29,11 +29,14 @@ from serving.api.error_reply import (
 )
 from serving.api.gate import PROBED_PATHS, Admission, Gate
 from serving.api.messages.error_shape import anthropic_shape
+from serving.api.request_events import recorded_request
 from serving.api.request_log import log_request
 from serving.api.service import new_id
 from serving.api.sse import LEFT
 from serving.api.tls import PEER_EXTENSION
 from serving.errors import AuthenticationError, EngineError, WeftError
+from serving.events.event_log import EventLog
+from serving.events.event_types import Protocol
 from serving.gateway.gateway import Gateway
 from serving.gateway.principal import Credentials, Principal
 from serving.gateway.principal import Scope as Grant
@@ -47,7 +50,13 @@ _PAGE_PATHS = ("/", "/admin", "/status")  # where a person comes with a browser,
 # What a path needs beside a name; INFERENCE where it is not here.
 _GRANTS = {"/metrics": Grant.ADMIN, "/status.json": Grant.ADMIN}
 _TRACED = "/v1/"
-_GENERATING = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"))
+_GENERATING: Mapping[str, Protocol] = {
+    "/v1/chat/completions": "chat.completions",
+    "/v1/completions": "completions",
+    "/v1/messages": "messages",
+    "/v1/responses": "responses",
+}
+_PROTOCOLS: Mapping[str, Protocol] = {**_GENERATING, "/v1/embeddings": "embeddings"}
 _ERROR_SHAPES: Mapping[str, ErrorShape] = {
     "/v1/messages": anthropic_shape,
     "/v1/messages/count_tokens": anthropic_shape,
@@ -71,6 +80,8 @@ class Front:
         grants: Mapping[str, Grant] = _GRANTS,
         default_grant: Grant = Grant.INFERENCE,
         tracing: Tracing | None = None,
+        events: EventLog | None = None,
+        model_name: str = "",
     ) -> None:
         self._app = app
         self._metrics = metrics
@@ -79,6 +90,8 @@ class Front:
         self._grants = grants
         self._default_grant = default_grant
         self._tracing = tracing or Tracing()
+        self._events = events or EventLog()
+        self._model_name = model_name  # for the events of requests that are refused here
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -100,8 +113,8 @@ class Front:
             if app is None:
                 principal = await self._principal(scope)
                 exchange.identify(principal)
-                if principal is not None and scope["path"] in _GENERATING:
-                    self._gateway.knock(principal, wish_is_known=False)  # here it costs no body and no prompt
+                if exchange.caller is not None and scope["path"] in _GENERATING:
+                    self._knock(exchange.caller)
                 app = self._app
             await app(scope, receive, exchange.send)
         except (WeftError, HTTPException, ClientDisconnect) as error:
@@ -114,6 +127,11 @@ class Front:
             log_failure(logger, "request failed", error, request_id=exchange.request_id)
             return EngineError("the server failed on this request", code="internal_error")
         return None
+
+    def _knock(self, caller: Caller) -> None:
+        """Here it costs no body and no prompt."""
+        with recorded_request(self._events, caller, self._model_name):
+            self._gateway.knock(caller.principal, wish_is_known=False)
 
     async def _principal(self, scope: Scope) -> Principal | None:
         """None on the paths that are open to all. Raises WeftError."""
@@ -161,7 +179,7 @@ class _Exchange:
         self._scope = scope
         self._send = send
         self._start = time.monotonic()
-        self._caller: Caller | None = None
+        self.caller: Caller | None = None
         self._closed = False  # a WebSocket
         self._tracing = tracing
         self._trace = UNTRACED
@@ -175,8 +193,14 @@ class _Exchange:
         scope = self._scope
         if scope["type"] == "http" and scope["path"].startswith(_TRACED):  # each message of a WebSocket has its own
             self._trace = self._tracing.begin(scope["method"], Headers(scope=scope), self._start)
-        self._caller = Caller(request_id=self.request_id, principal=principal, arrival=self._start, trace=self._trace)
-        scope["state"]["caller"] = self._caller
+        self.caller = Caller(
+            request_id=self.request_id,
+            principal=principal,
+            arrival=self._start,
+            trace=self._trace,
+            protocol=_PROTOCOLS.get(scope["path"], "internal"),
+        )
+        scope["state"]["caller"] = self.caller
 
     async def send(self, message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
@@ -187,8 +211,8 @@ class _Exchange:
             headers["x-request-id"] = self.request_id
             if self._echo is not None:
                 headers["x-client-request-id"] = self._echo
-            if self._caller is not None:
-                headers.update(self._caller.reply_fields)
+            if self.caller is not None:
+                headers.update(self.caller.reply_fields)
             if self.admission is not None:
                 headers.update(self.admission.headers)
                 if self.admission.vary:
@@ -210,7 +234,7 @@ class _Exchange:
         code = code or state.get("break_code")
         log_request(
             self.request_id,
-            self._caller and self._caller.principal,
+            self.caller and self.caller.principal,
             self._trace,
             method=self._scope.get("method", "WEBSOCKET"),
             route=route,

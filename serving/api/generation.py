@@ -10,6 +10,7 @@ from serving.api.caller import Caller
 from serving.api.generation_trace import EngineSpans, generation_stage
 from serving.api.merged_steps import Steps, StepsOf, merged_steps
 from serving.api.moderated_steps import HEADER, moderated_steps
+from serving.api.request_events import UNRECORDED, recorded_request
 from serving.api.reused_answer import ReusedAnswer
 from serving.api.service import Service
 from serving.errors import RequestError
@@ -54,6 +55,7 @@ class Generation:
         self._generated: dict[tuple[int, int], int] = {}  # tokens of each choice, whether it ended or not
         self._meters: dict[tuple[int, int], StreamMeter] = {}
         self._trace = UNTRACED
+        self._told = UNRECORDED
 
     @property
     def prompt_tokens(self) -> int:
@@ -94,6 +96,13 @@ class Generation:
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:
+        service, first = self._service, self._requests[0]
+        with recorded_request(service.events, self._caller, service.card.name, first.user) as self._told:
+            async with self._let_in():
+                yield
+
+    @asynccontextmanager
+    async def _let_in(self) -> AsyncIterator[None]:
         n = max(self._requests[0].options.n, 1)
         service, principal = self._service, self._caller.principal
         wish = self._requests[0].priority
@@ -112,6 +121,7 @@ class Generation:
                 with trace.stage("admission"):
                     self.lease = await admitted.enter_async_context(service.gateway.admit(principal, ask))
                 self._caller.reply_fields.update(self.lease.metadata)
+                self._told.admitted(self.lease, self.prepared)
                 yield
 
     @contextmanager
@@ -150,6 +160,7 @@ class Generation:
                 async for prompt, step in steps:
                     if spans is not None:
                         spans.see(prompt, step)
+                    self._told.see(prompt, step)
                     if step.delta is not None:
                         self._measure(prompt, step.delta)
                     yield prompt, step

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 from starlette.applications import Starlette
@@ -38,6 +39,7 @@ from serving.api.vector_stores.vector_stores import VectorStores, open_vector_st
 from serving.api.websocket import socket_routes
 from serving.config import FilesConfig, ServerConfig
 from serving.engine.client import Engine
+from serving.events.event_log import EventLog
 from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
 from serving.generation.text_embedder import TextEmbedder
@@ -83,6 +85,7 @@ def build_app(
     adapters: AdapterNames | None = None,
     semantic_cache: SemanticCache | None = None,
     quality_watch: QualityWatch | None = None,
+    events: EventLog | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
     given where more than this app writes to it (`metered_engine.py`), and `gateway` where it is to ask who comes: an
@@ -91,6 +94,11 @@ def build_app(
     folder of `files` or of `retrieval` cannot be used."""
     metrics = metrics or Metrics(card.name)
     gateway = gateway or Gateway()
+    events = events or EventLog()
+    if moderation is not None:
+        moderation = replace(moderation, events=events)
+    if quality_watch is not None:
+        quality_watch.events = events
     service = Service(
         generator=generator,
         engine=engine,
@@ -106,6 +114,7 @@ def build_app(
         gateway=gateway,
         streams=streams or StreamLimits(),
         tracing=tracing or Tracing(),
+        events=events,
         encoder=encoder,
         toolbox=toolbox or Toolbox(),
         memories=memories,
@@ -116,6 +125,7 @@ def build_app(
         quality_watch=quality_watch,
     )
     service.toolbox.registry.watch = ToolMetrics(metrics.registry, card.name).note
+    service.toolbox.registry.events = events
     max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
     board = StatusBoard(service)
     shows_numbers = not gateway.access.admin.only_metrics_here
@@ -146,7 +156,17 @@ def build_app(
             *document_routes(),
             *page_routes(),
         ],
-        middleware=[Middleware(Front, metrics=metrics, gate=Gate(server), gateway=gateway, tracing=service.tracing)],
+        middleware=[
+            Middleware(
+                Front,
+                metrics=metrics,
+                gate=Gate(server),
+                gateway=gateway,
+                tracing=service.tracing,
+                events=service.events,
+                model_name=card.name,
+            )
+        ],
         exception_handlers={HTTPException: pass_on},
         lifespan=partial(_lifespan, service, batches, stores, responses, board),
     )
@@ -169,7 +189,7 @@ async def _lifespan(
     _: Starlette,
 ) -> AsyncIterator[None]:
     """Streams and batches that another process left are taken up while this one lives."""
-    keepers = (service.durable.run, board.run, service.toolbox.run, responses.keeper.run)
+    keepers = (service.durable.run, board.run, service.toolbox.run, responses.keeper.run, service.events.run)
     keeping = [asyncio.create_task(keeper()) for keeper in keepers]
     if service.memories is not None:
         keeping.append(asyncio.create_task(service.memories.run()))
@@ -203,3 +223,4 @@ async def _lifespan(
         if moderation is not None:
             await moderation.close()
         await asyncio.to_thread(service.tracing.close)
+        await asyncio.to_thread(service.events.close)

@@ -2,22 +2,25 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
 import msgspec
 
+from serving.api.caller import Caller
 from serving.api.chat_body import ChatBody
 from serving.api.chat_reply import text_request
 from serving.api.completion_body import CompletionBody
 from serving.api.completion_reply import text_requests
 from serving.api.generation import Events
 from serving.api.moderated_steps import moderated_steps
+from serving.api.request_events import recorded_request
 from serving.api.service import Service, new_id
 from serving.api.stream_routes import CHAT, COMPLETION
 from serving.engine.remote import NOT_ACCEPTED
 from serving.errors import EngineUnavailableError, OverloadedError
+from serving.events.event_types import Protocol
 from serving.gateway.ask import Ask
 from serving.gateway.principal import Principal
 from serving.generation.request import TextRequest
@@ -28,6 +31,7 @@ from serving.sessions.logged_generation import Admitted, LoggedEvent
 PATIENCE_SECONDS = 120.0  # how long a stream waits for an engine that takes it
 FIRST_WAIT_SECONDS = 0.05
 LONGEST_WAIT_SECONDS = 2.0
+_PROTOCOLS: Mapping[str, Protocol] = {CHAT: "chat.completions", COMPLETION: "completions"}
 
 
 async def resumed_events(service: Service, admitted: Admitted, past: Sequence[LoggedEvent]) -> Events:
@@ -44,13 +48,18 @@ async def resumed_events(service: Service, admitted: Admitted, past: Sequence[Lo
         principal = msgspec.msgpack.decode(admitted.principal, type=Principal)
         subject, requests = Subject(principal.tenant, admitted.request_id), _requests(admitted)
         ask = Ask.of(prompts, model=service.model_id(prompts[0].adapter), stream=True, continues=True)
-        with service.slots.take(choices, param="n", admitted=True):
+        protocol = _PROTOCOLS.get(admitted.protocol, "internal")
+        caller = Caller(request_id=admitted.request_id, principal=principal, protocol=protocol)
+        events = recorded_request(service.events, caller, service.card.name, requests[0].user)
+        with events as recorded, service.slots.take(choices, param="n", admitted=True):
             wait, deadline = FIRST_WAIT_SECONDS, time.monotonic() + PATIENCE_SECONDS
             while True:
                 try:
                     steps = moderated_steps(service, subject, requests, prompts, told)
-                    async with service.gateway.admit(principal, ask), aclosing(steps):
+                    async with service.gateway.admit(principal, ask) as lease, aclosing(steps):
+                        recorded.admitted(lease, prompts)
                         async for prompt, step in steps:
+                            recorded.see(prompt, step)
                             event = LoggedEvent(prompt, step.index, step.event)
                             told.append(event)
                             if step.delta is not None and step.delta.finish_reason is not None:

@@ -45,7 +45,8 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class SamplingBody(Body, kw_only=True):
     """Bounds are the generator's (`generation/validation.py`), so that every protocol has the same.
 
-    `user`, `metadata`, `safety_identifier` and `prompt_cache_key` are labels: they are accepted and change nothing.
+    `user`, `metadata`, `safety_identifier` and `prompt_cache_key` are labels: they are accepted and change nothing. The
+    event log has a hash of the user's.
     (The prefix cache needs no key; `cache_salt` keeps one client's prefixes from another's.)
     """
 
@@ -93,6 +94,10 @@ class SamplingBody(Body, kw_only=True):
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+
+    @property
+    def user_id(self) -> str:
+        return self.safety_identifier or self.user or ""
 
     @property
     def include_usage(self) -> bool:

@@ -9,6 +9,7 @@ from serving.api.adapter_names import AdapterNames
 from serving.api.stream_slots import StreamSlots
 from serving.engine.client import Engine
 from serving.errors import NotFoundError, UnsupportedError
+from serving.events.event_log import EventLog
 from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
 from serving.generation.text_embedder import TextEmbedder
@@ -52,6 +53,7 @@ class Service:
     gateway: Gateway = field(default_factory=Gateway)
     streams: StreamLimits = StreamLimits()
     tracing: Tracing = field(default_factory=Tracing)
+    events: EventLog = field(default_factory=EventLog)
     encoder: TextEmbedder | None = None  # behind /v1/embeddings
     moderation: Moderation | None = None  # None: nothing is judged
     toolbox: Toolbox = field(default_factory=Toolbox)

@@ -155,7 +155,9 @@ class _Socket:
             return
         arrival = time.monotonic()
         trace = self._service.tracing.begin(f"{PATH} {understood.message.type}", self._websocket.headers, arrival)
-        caller = Caller(request_id=new_id(), principal=self._principal, arrival=arrival, trace=trace)
+        caller = Caller(
+            request_id=new_id(), principal=self._principal, arrival=arrival, trace=trace, protocol="websocket"
+        )
         self._requests[understood.message.id] = _Request(self, self._service, caller, understood)
 
     async def _end_requests(self) -> None:

@@ -59,6 +59,7 @@ class TextRequest:
     adapter: str = ""  # that `model` means, once somebody has looked it up
     priority: Priority | None = None  # None: what the gateway gives, else standard
     tenant: str = ""
+    user: str = ""  # of the tenant's, in its own words: for the event log alone
     tenant_weight: float = 1.0
     deadline_seconds: float | None = None  # from the arrival of each choice at the engine
 

@@ -199,6 +199,7 @@ class TurnRunner:
             cache_salt=turn.cache_salt,
             priority=turn.priority,
             tenant=turn.tenant,
+            user=turn.user,
             deadline_seconds=None if turn.budgets.seconds is None else state.seconds_left,
         )
 

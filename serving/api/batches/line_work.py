@@ -33,7 +33,8 @@ async def answered(
         request_id = new_id()
         try:
             async with slots:
-                whole = await _reply(service, Caller(request_id=request_id, principal=principal), endpoint, line.body)
+                caller = Caller(request_id=request_id, principal=principal, protocol="batch")
+                whole = await _reply(service, caller, endpoint, line.body)
         except WeftError as error:
             if error.retryable:
                 await asyncio.sleep(getattr(error, "retry_after", UNAVAILABLE_RETRY_SECONDS))

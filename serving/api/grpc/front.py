@@ -129,7 +129,7 @@ class GrpcFront:
         trace = self._service.tracing.begin(
             method, headers, arrival, {"rpc.system": "grpc", "rpc.method": method, "weft.request_id": request_id}
         )
-        return Caller(request_id=request_id, principal=principal, arrival=arrival, trace=trace)
+        return Caller(request_id=request_id, principal=principal, arrival=arrival, trace=trace, protocol="grpc")
 
     def _begin(self, call: Call) -> None:
         self._calls.add(call)

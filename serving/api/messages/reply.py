@@ -37,7 +37,8 @@ class MessagesReply:
         with_tools = chat.offered_tools is not None
         if with_tools:
             service.check_tool_format()
-        request = replace(text_request(chat, caller.request_id), model=body.model)
+        user = (body.metadata and body.metadata.user_id) or ""
+        request = replace(text_request(chat, caller.request_id), model=body.model, user=user)
         self.generation = Generation(service, [request], caller, stream=bool(body.stream), client_names=THEIR_WORDS)
         self._id = f"msg_{caller.request_id}"
         self._model = body.model or service.card.name

@@ -11,6 +11,7 @@ from typing import Any
 from serving.api.service import Service
 from serving.engine.client import EngineStats
 from serving.errors import WeftError
+from serving.events.event_types import EngineRestarted
 from serving.observability.recent import WINDOW_SECONDS
 
 LOOK_SECONDS = 1.0
@@ -133,7 +134,15 @@ class StatusBoard:
         if stats.started_at != known.started_at:
             away = None if self._lost_at is None else now - self._lost_at
             self._restarts.appendleft({"time": stats.started_at, "away_seconds": away})
+            self._record_restart(stats.started_at, away)
         self._lost_at = None
+
+    def _record_restart(self, started_at: float, away: float | None) -> None:
+        """Once, though each API process sees it."""
+        events, name = self._service.events, self._service.card.name
+        if events.records(EngineRestarted.group):
+            restarted = EngineRestarted(started_at=started_at, away_seconds=away)
+            events.add(restarted, name, name=f"engine-{name}-{started_at}")
 
     def _look(self, stats: EngineStats | None, now: float) -> Look:
         recent = self._service.metrics.recent

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from serving.errors import OverloadedError, RequestError
+from serving.events.event_log import EventLog
+from serving.events.event_types import ModerationFinding, ModerationVerdict
 from serving.generation.choice import Choice
 from serving.observability.logs import log_event
 from serving.orchestrator.moderation.judges.judge import Direction, Passage
@@ -33,6 +35,7 @@ class Moderation:
     review: ReviewQueue | None = None
     canary_seconds: float | None = None  # between benign texts that the judges are tried on
     memory: "OrderedDict[bytes, Judgement]" = field(default_factory=OrderedDict)
+    events: EventLog = field(default_factory=EventLog)
 
     async def check_input(self, policy: Policy, subject: Subject, texts: Sequence[str]) -> dict[str, float]:
         """What the policy notes: category and score. Raises RequestError (`content_filter`) for what it blocks,
@@ -115,6 +118,23 @@ class Moderation:
                     f"{finding.category}={finding.score:.2f}:{action}" for action, finding in verdict.fired
                 ),
             )
+            self._record(subject, direction, verdict)
+
+    def _record(self, subject: Subject, direction: Direction, verdict: Verdict) -> None:
+        if not self.events.records(ModerationVerdict.group, subject.request_id):
+            return
+        recorded = ModerationVerdict(
+            tenant=subject.tenant,
+            direction=direction,
+            outcome="failed" if verdict.failed else "stopped" if verdict.stops else "noted",
+            findings=tuple(
+                ModerationFinding(
+                    category=finding.category, action=action, score=finding.score, judge=finding.judge or None
+                )
+                for action, finding in verdict.fired
+            ),
+        )
+        self.events.add(recorded, subject.request_id)
 
 
 def unavailable() -> OverloadedError:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from serving.errors import WeftError
 from serving.observability.logs import log_event, log_failure
@@ -47,7 +47,12 @@ class Panel:
         else:
             asked = [self._answer(name, seat, passage) for name, seat in self._seats.items()]
             answers = await asyncio.gather(*asked)
-        findings = [finding for answer in answers if answer is not None for finding in answer]
+        findings = [
+            replace(finding, judge=name)
+            for name, answer in zip(self._seats, answers, strict=True)
+            if answer is not None
+            for finding in answer
+        ]
         seats = self._seats.values()
         failed = any(a is None and seat.on_failure == "closed" for a, seat in zip(answers, seats, strict=True))
         return Judgement(findings, failed)

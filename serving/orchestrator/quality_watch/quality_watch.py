@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from prometheus_client import CollectorRegistry
 
 from serving.errors import WeftError
+from serving.events.event_log import EventLog
+from serving.events.event_types import CanaryScored
 from serving.generation.text_embedder import TextEmbedder
 from serving.observability.logs import log_event, log_failure
 from serving.orchestrator.quality_watch.canary import Canary
@@ -30,6 +32,7 @@ class QualityWatch:
         self._seconds = seconds
         self._encoder = encoder
         self._metrics = QualityWatchMetrics(registry)
+        self.events = EventLog()
         self._lost: dict[str, float] = {}  # usual score less last score, by canary
 
     async def run(self, ask: Ask) -> None:
@@ -45,6 +48,7 @@ class QualityWatch:
             score = await canary.score(await ask(canary), self._encoder)
         except Exception as error:  # the watch must go on; what failed is in the log, and counted
             self._metrics.asked.labels("failed").inc()
+            self._record(canary, None)
             if isinstance(error, WeftError):  # the server is full, or its engine away
                 log_event(
                     logger,
@@ -57,8 +61,14 @@ class QualityWatch:
                 log_failure(logger, "a canary was not scored", error, canary=canary.name)
             return
         self._metrics.asked.labels("scored").inc()
+        self._record(canary, score)
         self._metrics.score.labels(canary.name).set(score)
         self._lost[canary.name] = canary.usual - score
         self._metrics.drift.set(sum(self._lost.values()) / len(self._lost))
         if score < canary.usual:
             log_event(logger, "canary below its usual score", canary=canary.name, score=round(score, 3))
+
+    def _record(self, canary: Canary, score: float | None) -> None:
+        if self.events.records(CanaryScored.group):
+            outcome = "failed" if score is None else "scored"
+            self.events.add(CanaryScored(canary=canary.name, outcome=outcome, usual=canary.usual, score=score))

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jsonschema
 import referencing
@@ -15,6 +15,8 @@ import referencing.exceptions
 from jsonschema.exceptions import best_match
 
 from serving.errors import ConfigError, WeftError
+from serving.events.event_log import EventLog
+from serving.events.event_types import ToolCalled, ToolEnded
 from serving.observability.logs import log_failure
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -67,6 +69,7 @@ class Tool(Protocol):
         ...
 
 
+Outcome = Literal["ok", "error", "timeout", "cancelled"]
 Watch = Callable[[str, str, float], None]  # is told a tool's name, how its call ended, and the seconds that it took
 
 
@@ -88,6 +91,7 @@ class ToolRegistry:
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, _Registered] = {}
         self.watch: Watch = _unwatched
+        self.events = EventLog()
         for tool in tools:
             self.add(tool)
 
@@ -142,6 +146,20 @@ class ToolRegistry:
         if isinstance(parsed, ToolResult):
             return parsed
         begin = time.monotonic()
+        self._record_call(name, arguments, scope)
+        outcome: Outcome = "cancelled"
+        result: ToolResult | None = None
+        try:
+            outcome, result = await self._run(entry, parsed, scope)
+            return result
+        finally:
+            seconds = time.monotonic() - begin
+            self._record_end(name, outcome, seconds, result, scope)
+            if result is not None:
+                self.watch(name, outcome, seconds)
+
+    async def _run(self, entry: _Registered, parsed: dict[str, Any], scope: ToolScope) -> tuple[Outcome, ToolResult]:
+        name, begin = entry.tool.name, time.monotonic()
         deadline = min(scope.deadline, begin + entry.seconds)
         timer = asyncio.timeout(max(0.0, deadline - begin))
         try:
@@ -156,9 +174,30 @@ class ToolRegistry:
             result = failed(error.message)
         except Exception as error:  # of code that others wrote; the turn goes on without its result
             result = self._broken(name, error)
-        outcome = "timeout" if timer.expired() else "error" if result.is_error else "ok"
-        self.watch(name, outcome, time.monotonic() - begin)
-        return result
+        return "timeout" if timer.expired() else "error" if result.is_error else "ok", result
+
+    def _record_call(self, name: str, arguments: str, scope: ToolScope) -> None:
+        log = self.events
+        if log.records(ToolCalled.group, scope.request_id):
+            told = arguments if log.with_text else None
+            user = log.name_of(scope.tenant, scope.user) if scope.user else None
+            log.add(ToolCalled(tenant=scope.tenant, user=user, tool=name, arguments=told), scope.request_id)
+
+    def _record_end(
+        self, name: str, outcome: Outcome, seconds: float, result: ToolResult | None, scope: ToolScope
+    ) -> None:
+        log = self.events
+        if not log.records(ToolEnded.group, scope.request_id):
+            return
+        ended = ToolEnded(
+            tenant=scope.tenant,
+            user=log.name_of(scope.tenant, scope.user) if scope.user else None,
+            tool=name,
+            outcome=outcome,
+            seconds=seconds,
+            result=result.text if result is not None and log.with_text else None,
+        )
+        log.add(ended, scope.request_id)
 
     def _broken(self, name: str, error: Exception) -> ToolResult:
         log_failure(_log, "a tool failed", error, tool=name)

@@ -22,6 +22,7 @@ class Finding:
     category: str  # one of settings.moderation.CATEGORIES
     score: float  # 0 .. 1, comparable with a policy's thresholds
     start: int | None = None  # the character of the passage where it begins; None: not known
+    judge: str = ""  # whose it is, as the deployment calls it
 
 
 class Judge(Protocol):
