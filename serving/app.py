@@ -54,6 +54,7 @@ from serving.orchestrator.quality_watch.quality_watch import QualityWatch
 from serving.orchestrator.semantic_cache.semantic_cache import SemanticCache
 from serving.orchestrator.tools.toolbox import Toolbox
 from serving.sessions.conversations.conversations import Conversations
+from serving.sessions.conversations.quota import Quota
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore
 from serving.sessions.conversations.store import ConversationStore
 from serving.sessions.durable_generations import DurablePolicy
@@ -222,7 +223,7 @@ def build_api(
         encoder=build_encoder(deployment, None if embedder is None else gateway.guard_embedder(embedder)),
         toolbox=Toolbox(deployment.tools),
         memories=None if deployment.memory is None else Memories(deployment.memory),
-        conversations=Conversations(build_conversation_store(deployment.conversations)),
+        conversations=build_conversations(deployment.conversations),
         moderation=moderation,
         prefix_cache=deployment.prefix_cache,
         adapters=AdapterNames(engine, deployment.name) if deployment.adapters.slots else None,
@@ -275,6 +276,12 @@ def build_log(streams: StreamsConfig) -> GenerationLog:
 
         return RedisGenerationLog(streams.redis, limits, password=os.environ.get(REDIS_PASSWORD_VARIABLE))
     return MemoryGenerationLog(limits)
+
+
+def build_conversations(config: ConversationsConfig) -> Conversations:
+    """Raises ConfigError."""
+    quota = Quota(config.max_tenant_conversations, config.max_items, config.max_tenant_bytes)
+    return Conversations(build_conversation_store(config), quota=quota)
 
 
 def build_conversation_store(config: ConversationsConfig) -> ConversationStore:

@@ -11,6 +11,7 @@
     |   |-- PayloadTooLargeError  413  the body is larger than the server reads
     |   `-- SlowReaderError       408  the client took nothing for so long that it was cut off
     |-- RateLimitedError          429  a limit of the tenant's own; retry after `retry_after` seconds
+    |-- QuotaError                429  a tenant has as much here as it may; asking again will not help
     |-- OverloadedError           503  the queue is full; retry after `retry_after` seconds
     |-- EngineUnavailableError    503  the engine process is starting or restarting; retry
     |-- EngineError               500  the engine failed on this request; not the client's fault
@@ -120,6 +121,19 @@ class RateLimitedError(WeftError):
     def __init__(self, message: str, *, retry_after: float, code: str) -> None:
         super().__init__(message, code=code)
         self.retry_after = retry_after
+
+
+class QuotaError(WeftError):
+    """`code` names what there is too much of. SDKs ask again after most answers of this status; these tell them not
+    to."""
+
+    http_status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+    kind = "insufficient_quota"
+
+    def __init__(self, message: str, *, code: str, limit: int, used: int, param: str | None = None) -> None:
+        super().__init__(message, param=param, code=code)
+        self.metadata = {"x-should-retry": "false", "x-quota-limit": str(limit), "x-quota-used": str(used)}
 
 
 class OverloadedError(WeftError):

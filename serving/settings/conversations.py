@@ -16,6 +16,9 @@ class ConversationsConfig:
     path: Path | None = None  # of the SQLite file; None: in memory, which ends with the API process
     url: str | None = None  # of Postgres or Redis; a password comes from WEFT_POSTGRES_PASSWORD or WEFT_REDIS_PASSWORD
     retain_days: float = 30.0  # after their last use; 0: until they are deleted
+    max_tenant_conversations: int = 100_000  # and chains of responses
+    max_items: int = 10_000  # of one of them
+    max_tenant_bytes: int = 1 << 30  # of all of them together
 
     @property
     def retain_seconds(self) -> float | None:
@@ -24,6 +27,10 @@ class ConversationsConfig:
 
 def check_conversations(config: ConversationsConfig, where: str) -> None:
     """The store has its place, and nothing else has one. Raises ConfigError."""
+    for name in ("max_tenant_conversations", "max_items", "max_tenant_bytes"):
+        value = getattr(config, name)
+        if value < 1:
+            raise ConfigError(f"{where}: conversations.{name} must be at least 1, not {value}", param=name)
     if (config.store == "sqlite") != (config.url is None):
         raise ConfigError(
             f'{where}: conversations.url is for conversations.store = "postgres" or "redis", which need it', param="url"

@@ -11,6 +11,7 @@ from serving.api.conversations.body import ConversationBody, ItemsBody, Metadata
 from serving.api.request_body import read_typed
 from serving.api.responses.items import stored_items
 from serving.api.responses.outline import visible
+from serving.api.responses.owner import owner_for
 from serving.api.responses.routes import include_of, item_page, owner_of
 from serving.api.service import Service
 from serving.errors import NotFoundError
@@ -24,7 +25,7 @@ def conversation_routes(service: Service, conversations: Conversations, max_body
         body = await read_typed(request, ConversationBody, max_body_bytes)
         tree = new_tree()
         items = stored_items(body.items or [], partial(new_id, tree=tree))
-        owner = Owner(owner_of(request).tenant, body.user or "")
+        owner = owner_for(request.state.caller.principal, conversations.quota, body.user or "")
         now = int(service.now())
         return JSONResponse(
             _shown(await conversations.create_conversation(owner, body.metadata or {}, items, now, tree))
@@ -35,7 +36,7 @@ def conversation_routes(service: Service, conversations: Conversations, max_body
 
     async def update(request: Request) -> Response:
         body = await read_typed(request, MetadataBody, max_body_bytes)
-        changed = await conversations.set_metadata(owner_of(request), _name(request), body.metadata or {})
+        changed = await conversations.set_metadata(_writer(request), _name(request), body.metadata or {})
         return JSONResponse(_shown(changed))
 
     async def delete(request: Request) -> Response:
@@ -51,7 +52,7 @@ def conversation_routes(service: Service, conversations: Conversations, max_body
         include = include_of(request)
         body = await read_typed(request, ItemsBody, max_body_bytes)
         items = stored_items(body.items, partial(new_id, tree=tree_of(_name(request)) or new_tree()))
-        await conversations.add_items(owner_of(request), _name(request), items, int(service.now()))
+        await conversations.add_items(_writer(request), _name(request), items, int(service.now()))
         data = [visible(item, include) for item in items]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"], "has_more": False}
         return JSONResponse({"object": "list", "data": data, **ends})
@@ -64,6 +65,9 @@ def conversation_routes(service: Service, conversations: Conversations, max_body
     async def drop(request: Request) -> Response:
         await conversations.drop_item(owner_of(request), _name(request), request.path_params["item_id"])
         return JSONResponse(_shown(await conversations.conversation(owner_of(request), _name(request))))
+
+    def _writer(request: Request) -> Owner:
+        return owner_for(request.state.caller.principal, conversations.quota)
 
     return [
         Route("/v1/conversations", create, methods=["POST"]),

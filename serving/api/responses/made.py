@@ -18,17 +18,17 @@ from serving.api.responses.body import ResponsesBody
 from serving.api.responses.items import stored_items
 from serving.api.responses.outline import outline_of, whole
 from serving.api.responses.output import Output, Told, Write, sources_of
+from serving.api.responses.owner import owner_for
 from serving.api.responses.record import Record, StoredRecord, Unrecorded
 from serving.api.responses.tools import turn_tools
 from serving.api.service import Service
 from serving.api.turns import ModelCalls, turn_runner
-from serving.errors import ConversationStoreError, EngineError, RequestError, WeftError
+from serving.errors import ConversationStoreError, EngineError, QuotaError, RequestError, WeftError
 from serving.observability.logs import log_failure
 from serving.orchestrator.turn_events import ContextFitted, Notice, TurnEnded, TurnEvent
 from serving.orchestrator.turn_request import TurnRequest
 from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.ids import RESPONSE, new_id, new_tree, tree_of
-from serving.sessions.conversations.records import Owner
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class MadeResponse:
             partial(new_id, tree=tree),
             tuple(body.include or ()),
         )
-        owner = Owner(caller.principal.tenant, body.user_id)
+        owner = owner_for(caller.principal, turns.conversations.quota, body.user_id)
         self._record: Record = (
             StoredRecord(
                 turns.conversations,
@@ -197,12 +197,20 @@ class MadeResponse:
             self._outline.note(event)
         return self._output.see(event)
 
-    async def _written(self, steps: Iterable[Write | Told]) -> AsyncGenerator[Told, None]:
+    async def _written(self, steps: Iterable[Write | Told], *, last: bool = False) -> AsyncGenerator[Told, None]:
         for step in steps:
             if isinstance(step, Write):
-                await self._record.put(step.position, step.item)
+                await self._put(step, last=last)
             else:
                 yield step
+
+    async def _put(self, step: Write, *, last: bool) -> None:
+        """An item that finds no room is the last: it was told while it grew, so it is kept."""
+        try:
+            await self._record.put(step.position, step.item, last=last)
+        except QuotaError:
+            await self._record.put(step.position, step.item, last=True)
+            raise
 
     def _preface(self) -> Iterator[Told]:
         yield {"type": "response.created", "response": self.response}
@@ -222,7 +230,7 @@ class MadeResponse:
         """Ends what is broken off, with what there is of it. Written before anything is told: who is told may leave."""
         told: list[Told] = []
         try:
-            async for event in self._written(self._output.cut()):
+            async for event in self._written(self._output.cut(), last=True):
                 told.append(self._numbered(event))
             await self._record.end(self._outline.facts, joins=bool(self._output.items))
         except (ConversationStoreError, RequestError) as error:  # its lease will be over, and then somebody ends it

@@ -22,8 +22,9 @@ class Record(Protocol):
         """What came before, oldest first. Raises what Conversations.begin raises."""
         ...
 
-    async def put(self, position: int, item: Item) -> None:
-        """Raises ConflictError where others have ended or erased the response, ConversationStoreError."""
+    async def put(self, position: int, item: Item, *, last: bool = False) -> None:
+        """Raises ConflictError where others have ended or erased the response, ConversationStoreError, and QuotaError
+        unless it is what a response ends with (`last`)."""
         ...
 
     async def change(self, facts: Facts) -> None:
@@ -71,9 +72,9 @@ class StoredRecord:
         )
         return begun.history
 
-    async def put(self, position: int, item: Item) -> None:
+    async def put(self, position: int, item: Item, *, last: bool = False) -> None:
         try:
-            await self._conversations.put_output(self._id, position, item)
+            await self._conversations.put_output(self._id, position, item, last=last)
         except NotHeldError:
             raise self._taken() from None
 
@@ -119,7 +120,7 @@ class Unrecorded:
     async def begin(self, facts: Facts, inputs: Sequence[Item]) -> Sequence[Item]:
         return [] if self._parent is None else await self._conversations.history(self._owner, self._parent)
 
-    async def put(self, position: int, item: Item) -> None:
+    async def put(self, position: int, item: Item, *, last: bool = False) -> None:
         pass
 
     async def change(self, facts: Facts) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from serving.errors import ConflictError, NotFoundError
 from serving.sessions.conversations.ids import CONVERSATION, TURN, new_id, new_tree, tree_of
+from serving.sessions.conversations.quota import UNBOUNDED, Quota
 from serving.sessions.conversations.records import Begun, Conversation, Item, Owner, StoredTurn, Turn
 from serving.sessions.conversations.store import ConversationStore, Edit, Key, NoTreeError, Rows
 from serving.sessions.conversations.tree_rows import (
@@ -36,11 +37,15 @@ class NotHeldError(Exception):
 
 
 class Conversations:
-    def __init__(self, store: ConversationStore, *, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self, store: ConversationStore, *, quota: Quota = UNBOUNDED, lease_seconds: float = LEASE_SECONDS
+    ) -> None:
+        """`quota` is of a tenant that has none of its own."""
         self.store = store
+        self.quota = quota
         self.lease_seconds = lease_seconds
         self._holder = secrets.token_hex(8)
-        self._held: set[str] = set()
+        self._held: dict[str, Quota] = {}  # turns, and how much may be kept of them
 
     # Turns
 
@@ -59,13 +64,13 @@ class Conversations:
         of the same tree.
 
         Raises NotFoundError for a parent or conversation that this owner does not have, ConflictError while the parent
-        or another turn of the conversation is being made.
+        or another turn of the conversation is being made, QuotaError where the owner has no room for it.
         """
         earlier = parent or conversation
         tree = tree_of(turn_id) if earlier is None else await self._tree(owner, earlier)
         assert tree is not None
         assert tree == tree_of(turn_id)
-        self._held.add(turn_id)
+        self._held[turn_id] = owner.quota
         turn = Turn(
             id=turn_id,
             parent=parent,
@@ -84,7 +89,7 @@ class Conversations:
 
     def abandon(self, turn_id: str) -> None:
         """Leaves a turn that cannot be ended here, to whoever looks after it once its lease is over."""
-        self._held.discard(turn_id)
+        self._held.pop(turn_id, None)
 
     async def forget(self, turn_id: str) -> None:
         """A turn that came to nothing: as if it had not been begun. Raises NotHeldError."""
@@ -117,7 +122,7 @@ class Conversations:
     ) -> Turn:
         rows = {("facts", turn.id): encode(facts), **item_rows(turn.id, "i", inputs)}
         if is_first:
-            await self.store.create(tree, owner, {("turn", turn.id): encode(turn), **rows})
+            await self.store.create(tree, owner, {("turn", turn.id): encode(turn), **rows}, owner.quota)
             return turn
         keys = [("turn", turn.parent)] if turn.parent else [("conversation", turn.conversation or "")]
 
@@ -141,10 +146,11 @@ class Conversations:
             put = {("turn", turn.id): encode(placed), ("conversation", conversation.id): encode(busy), **rows}
             return Edit(put, outcome=placed)
 
-        return await self._change(tree, turn.parent or turn.conversation or "", keys, work)
+        return await self._change(tree, turn.parent or turn.conversation or "", keys, work, owner.quota)
 
-    async def put_output(self, turn_id: str, position: int, item: Item) -> None:
-        """The item at this position of the output, new or in place of what stood there. Raises NotHeldError."""
+    async def put_output(self, turn_id: str, position: int, item: Item, *, last: bool = False) -> None:
+        """The item at this position of the output, new or in place of what stood there. What a turn ends with (`last`)
+        is kept in any case, so that what is there is whole. Raises NotHeldError and QuotaError."""
 
         def work(found: Rows) -> Edit:
             turn = self._own(found, turn_id)
@@ -153,7 +159,8 @@ class Conversations:
                 put["turn", turn_id] = encode(msgspec.structs.replace(turn, outputs=position + 1))
             return Edit(put)
 
-        await self._change_own(turn_id, [("turn", turn_id)], work)
+        quota = UNBOUNDED if last else self._held.get(turn_id, UNBOUNDED)
+        await self._change_own(turn_id, [("turn", turn_id)], work, quota)
 
     async def put_facts(self, turn_id: str, facts: Facts) -> None:
         """Raises NotHeldError."""
@@ -221,7 +228,7 @@ class Conversations:
         created_at: int,
         tree: str | None = None,
     ) -> Conversation:
-        """`tree` is a new one, which the items' ids have."""
+        """`tree` is a new one, which the items' ids have. Raises QuotaError."""
         tree = tree or new_tree()
         name = new_id(CONVERSATION, tree)
         rows: dict[Key, bytes] = {}
@@ -231,7 +238,7 @@ class Conversations:
             head = turn.id
             rows = {("turn", head): encode(turn), **item_rows(head, "i", items)}
         made = Conversation(id=name, created_at=created_at, metadata=dict(metadata), head=head)
-        await self.store.create(tree, owner, {("conversation", name): encode(made), **rows})
+        await self.store.create(tree, owner, {("conversation", name): encode(made), **rows}, owner.quota)
         return made
 
     async def conversation(self, owner: Owner, name: str) -> Conversation:
@@ -241,16 +248,16 @@ class Conversations:
         return conversation_in({("conversation", found): row for found, row in rows.items()}, name)
 
     async def set_metadata(self, owner: Owner, name: str, metadata: Mapping[str, str]) -> Conversation:
-        """Raises NotFoundError."""
+        """Raises NotFoundError and QuotaError."""
 
         def work(found: Rows) -> Edit:
             changed = msgspec.structs.replace(conversation_in(found, name), metadata=dict(metadata))
             return Edit({("conversation", name): encode(changed)}, outcome=changed)
 
-        return await self._change(await self._tree(owner, name), name, [("conversation", name)], work)
+        return await self._change(await self._tree(owner, name), name, [("conversation", name)], work, owner.quota)
 
     async def add_items(self, owner: Owner, name: str, items: Sequence[Item], created_at: int) -> None:
-        """Raises NotFoundError, and ConflictError while a response is being made in it."""
+        """Raises NotFoundError, ConflictError while a response is being made in it, and QuotaError."""
         tree = await self._tree(owner, name)
 
         def work(found: Rows) -> Edit:
@@ -268,7 +275,7 @@ class Conversations:
             put = {("conversation", name): encode(moved), ("turn", turn.id): encode(turn)}
             return Edit({**put, **item_rows(turn.id, "i", items)})
 
-        await self._change(tree, name, [("conversation", name)], work)
+        await self._change(tree, name, [("conversation", name)], work, owner.quota)
 
     async def items(self, owner: Owner, name: str) -> list[Item]:
         """All of a conversation's, oldest first. Raises NotFoundError."""
@@ -354,7 +361,7 @@ class Conversations:
             if taken is None:  # its process came as far as the end, or not as far as the beginning
                 await self.store.release([name])
                 continue
-            self._held.add(name)
+            self._held[name] = UNBOUNDED  # it is only ended
             try:
                 claimed.append(await self._stored(tree, name))
             except NotFoundError:  # it was erased meanwhile
@@ -367,7 +374,7 @@ class Conversations:
         raw = found.get(("turn", turn_id))
         turn = None if raw is None else msgspec.json.decode(raw, type=Turn)
         if turn is None or turn.holder != self._holder:
-            self._held.discard(turn_id)
+            self._held.pop(turn_id, None)
             raise NotHeldError(turn_id)
         return turn
 
@@ -385,20 +392,24 @@ class Conversations:
         rows = await self.store.read(tree_of(turn_id) or "", "turn", [turn_id])
         return self._own({("turn", name): row for name, row in rows.items()}, turn_id)
 
-    async def _change_own(self, turn_id: str, keys: Sequence[Key], work: Callable[[Rows], Edit]) -> None:
+    async def _change_own(
+        self, turn_id: str, keys: Sequence[Key], work: Callable[[Rows], Edit], quota: Quota = UNBOUNDED
+    ) -> None:
         try:
-            await self.store.change(tree_of(turn_id) or "", keys, work)
+            await self.store.change(tree_of(turn_id) or "", keys, work, quota)
         except NoTreeError:
             await self._let_go(turn_id)
             raise NotHeldError(turn_id) from None
 
     async def _let_go(self, turn_id: str) -> None:
-        self._held.discard(turn_id)
+        self._held.pop(turn_id, None)
         await self.store.release([turn_id])
 
-    async def _change(self, tree: str, name: str, keys: Sequence[Key], work: Callable[[Rows], Edit]) -> Any:
+    async def _change(
+        self, tree: str, name: str, keys: Sequence[Key], work: Callable[[Rows], Edit], quota: Quota = UNBOUNDED
+    ) -> Any:
         try:
-            return await self.store.change(tree, keys, work)
+            return await self.store.change(tree, keys, work, quota)
         except NoTreeError:
             raise missing(name) from None
 

@@ -9,6 +9,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from serving.errors import ConversationStoreError
+from serving.sessions.conversations.quota import UNBOUNDED, Quota, Size
 from serving.sessions.conversations.records import Owner
 from serving.sessions.conversations.store import Edit, Key, NoTreeError, Rows
 
@@ -28,6 +29,35 @@ CREATE TABLE IF NOT EXISTS weft_rows (
 );
 CREATE TABLE IF NOT EXISTS weft_leases (name text PRIMARY KEY, expires double precision NOT NULL);
 CREATE INDEX IF NOT EXISTS weft_leases_by_end ON weft_leases (expires);
+CREATE TABLE IF NOT EXISTS weft_held (tenant text PRIMARY KEY, trees bigint NOT NULL, bytes bigint NOT NULL);
+ALTER TABLE weft_trees ADD COLUMN IF NOT EXISTS items bigint, ADD COLUMN IF NOT EXISTS bytes bigint;
+"""
+# Of trees that a version without sizes has written.
+_MEASURE = """
+UPDATE weft_trees SET (items, bytes) = (
+    SELECT count(*) FILTER (WHERE kind = 'item'), coalesce(sum(length(name) + length(value)), 0)
+    FROM weft_rows WHERE weft_rows.tree = weft_trees.tree
+) WHERE bytes IS NULL
+"""
+_SUM = """
+INSERT INTO weft_held SELECT tenant, count(*), sum(bytes) FROM weft_trees GROUP BY tenant
+ON CONFLICT (tenant) DO UPDATE SET trees = excluded.trees, bytes = excluded.bytes
+"""
+# The tenant's row is locked until the commit: its writers come one after the other.
+_HOLD = """
+INSERT INTO weft_held AS held VALUES ($1, $2, $3)
+ON CONFLICT (tenant) DO UPDATE SET trees = held.trees + excluded.trees, bytes = held.bytes + excluded.bytes
+RETURNING trees, bytes
+"""
+_FREE = """
+WITH gone AS (DELETE FROM weft_trees WHERE {which} RETURNING tenant, bytes),
+sums AS (SELECT tenant, count(*) AS trees, sum(bytes) AS bytes FROM gone GROUP BY tenant)
+UPDATE weft_held SET trees = weft_held.trees - sums.trees, bytes = weft_held.bytes - sums.bytes
+FROM sums WHERE weft_held.tenant = sums.tenant
+"""
+_OLD = """
+SELECT count(*) FILTER (WHERE kind = 'item'), coalesce(sum(length(name) + length(value)), 0) FROM weft_rows
+WHERE tree = $1 AND (kind, name) IN (SELECT * FROM unnest($2::text[], $3::text[]))
 """
 _PUT = """
 INSERT INTO weft_rows VALUES ($1, $2, $3, $4)
@@ -54,11 +84,11 @@ class PostgresConversationStore:
         self._pool: asyncpg.Pool | None = None
         self._opening = asyncio.Lock()
 
-    async def create(self, tree: str, owner: Owner, rows: Rows) -> None:
+    async def create(self, tree: str, owner: Owner, rows: Rows, quota: Quota = UNBOUNDED) -> None:
         async with self._transaction() as db:
-            statement = f"INSERT INTO weft_trees VALUES ($1, $2, $3, {_NOW})"
+            statement = f"INSERT INTO weft_trees VALUES ($1, $2, $3, {_NOW}, 0, 0)"
             await db.execute(statement, tree, owner.tenant, owner.user)
-            await _put(db, tree, rows)
+            await _write(db, tree, owner.tenant, Edit(rows), quota, trees=1)
 
     async def owner(self, tree: str) -> Owner | None:
         async with self._transaction() as db:
@@ -74,10 +104,14 @@ class PostgresConversationStore:
                 found = await db.fetch(f"{query} AND name = ANY($3::text[])", tree, kind, list(names))
         return {name: bytes(value) for name, value in found}
 
-    async def change(self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit]) -> Any:
+    async def change(
+        self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit], quota: Quota = UNBOUNDED
+    ) -> Any:
         async with self._transaction() as db:
             # The tree's row is locked until the commit.
-            if await db.execute(f"UPDATE weft_trees SET used = {_NOW} WHERE tree = $1", tree) == "UPDATE 0":
+            statement = f"UPDATE weft_trees SET used = {_NOW} WHERE tree = $1 RETURNING tenant"
+            tenant = await db.fetchval(statement, tree)
+            if tenant is None:
                 raise NoTreeError(tree)
             kinds, names = [kind for kind, _ in keys], [name for _, name in keys]
             found = await db.fetch(
@@ -88,15 +122,17 @@ class PostgresConversationStore:
                 names,
             )
             edit = work({(kind, name): bytes(value) for kind, name, value in found})
-            await db.executemany(
-                "DELETE FROM weft_rows WHERE tree = $1 AND kind = $2 AND name = $3", [(tree, *key) for key in edit.drop]
-            )
-            await _put(db, tree, edit.put)
+            await _write(db, tree, tenant, edit, quota)
             return edit.outcome
 
     async def drop(self, tree: str) -> None:
         async with self._transaction() as db:
-            await db.execute("DELETE FROM weft_trees WHERE tree = $1", tree)
+            await db.execute(_FREE.format(which="tree = $1"), tree)
+
+    async def held(self, tenant: str) -> Size:
+        async with self._transaction() as db:
+            found = await db.fetchrow("SELECT trees, bytes FROM weft_held WHERE tenant = $1", tenant)
+        return Size() if found is None else Size(trees=found["trees"], bytes=found["bytes"])
 
     async def trees(self, tenant: str, user: str | None = None) -> list[str]:
         query = "SELECT tree FROM weft_trees WHERE tenant = $1 AND ($2::text IS NULL OR owner = $2)"
@@ -119,7 +155,8 @@ class PostgresConversationStore:
         if self._retain is None:
             return
         async with self._transaction() as db:
-            await db.execute(f"DELETE FROM weft_trees WHERE used <= {_NOW} - $1", self._retain)
+            await db.execute(_FREE.format(which=f"used <= {_NOW} - $1"), self._retain)
+            await db.execute("DELETE FROM weft_held WHERE trees = 0")
 
     async def close(self) -> None:
         if self._pool is not None:
@@ -149,9 +186,26 @@ class PostgresConversationStore:
                 async with pool.acquire() as db, db.transaction():
                     await db.execute("SELECT pg_advisory_xact_lock($1)", _SCHEMA_LOCK)
                     await db.execute(_SCHEMA)
+                    if await db.execute(_MEASURE) != "UPDATE 0":
+                        await db.execute(_SUM)
                 self._pool = pool
             return self._pool
 
 
-async def _put(db: Connection, tree: str, rows: Rows) -> None:
-    await db.executemany(_PUT, [(tree, *key, value) for key, value in rows.items()])
+async def _write(db: Connection, tree: str, tenant: str, edit: Edit, quota: Quota, *, trees: int = 0) -> None:
+    """Raises QuotaError."""
+    keys = [*edit.put, *edit.drop]
+    old_items, old_bytes = await db.fetchrow(_OLD, tree, [kind for kind, _ in keys], [name for _, name in keys])
+    await db.executemany(
+        "DELETE FROM weft_rows WHERE tree = $1 AND kind = $2 AND name = $3", [(tree, *key) for key in edit.drop]
+    )
+    await db.executemany(_PUT, [(tree, *key, value) for key, value in edit.put.items()])
+    growth = Size(
+        trees=trees,
+        items=sum(kind == "item" for kind, _ in edit.put) - old_items,
+        bytes=sum(len(name) + len(value) for (_, name), value in edit.put.items()) - int(old_bytes),
+    )
+    grown = "UPDATE weft_trees SET items = items + $2, bytes = bytes + $3 WHERE tree = $1 RETURNING items"
+    items = await db.fetchval(grown, tree, growth.items, growth.bytes)
+    all_trees, all_bytes = await db.fetchrow(_HOLD, tenant, trees, growth.bytes)
+    quota.check(Size(all_trees, items, all_bytes), growth)

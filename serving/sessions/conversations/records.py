@@ -1,10 +1,12 @@
 """What a store keeps, beside items: these are JSON objects, as the API shows them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+
+from serving.sessions.conversations.quota import UNBOUNDED, Quota
 
 Item = dict[str, Any]
 
@@ -15,6 +17,7 @@ class Owner:
 
     tenant: str
     user: str = ""
+    quota: Quota = field(default=UNBOUNDED, compare=False)  # of the tenant, where this is who asks
 
     def admits(self, asking: "Owner") -> bool:
         return asking.tenant == self.tenant and asking.user in ("", self.user)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.errors import ConfigError, ConversationStoreError
+from serving.sessions.conversations.quota import UNBOUNDED, Quota, Size
 from serving.sessions.conversations.records import Owner
 from serving.sessions.conversations.store import Edit, Key, NoTreeError, Rows
 
@@ -25,9 +26,20 @@ CREATE INDEX IF NOT EXISTS trees_of ON trees (tenant, user);
 CREATE TABLE IF NOT EXISTS rows (
     tree TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (tree, kind, name)
 );
+CREATE TABLE IF NOT EXISTS sizes (tree TEXT PRIMARY KEY, items INTEGER NOT NULL, bytes INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS held (tenant TEXT PRIMARY KEY, trees INTEGER NOT NULL, bytes INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS leases (name TEXT PRIMARY KEY, expires REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS leases_by_end ON leases (expires);
 """
+# Of trees that a version without sizes has written.
+_MEASURE = """
+INSERT INTO sizes
+SELECT tree, coalesce(sum(kind = 'item'), 0), coalesce(sum(length(name) + length(value)), 0)
+FROM trees LEFT JOIN rows USING (tree) WHERE tree NOT IN (SELECT tree FROM sizes) GROUP BY tree
+"""
+_SUM = (
+    "INSERT OR REPLACE INTO held SELECT tenant, count(*), sum(bytes) FROM trees JOIN sizes USING (tree) GROUP BY tenant"
+)
 
 T = TypeVar("T")
 
@@ -49,10 +61,13 @@ class SqliteConversationStore:
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"conversations at {path} cannot be kept: {error}", param="conversations.path") from error
 
-    async def create(self, tree: str, owner: Owner, rows: Rows) -> None:
+    async def create(self, tree: str, owner: Owner, rows: Rows, quota: Quota = UNBOUNDED) -> None:
         def work(db: sqlite3.Connection) -> None:
             db.execute("INSERT INTO trees VALUES (?, ?, ?, ?)", (tree, owner.tenant, owner.user, self._clock()))
-            _put(db, tree, rows)
+            db.execute("INSERT INTO sizes VALUES (?, 0, 0)", (tree,))
+            db.execute("INSERT OR IGNORE INTO held VALUES (?, 0, 0)", (owner.tenant,))
+            db.execute("UPDATE held SET trees = trees + 1 WHERE tenant = ?", (owner.tenant,))
+            _write(db, tree, owner.tenant, Edit(rows), quota, trees=1)
 
         await self._do(work)
 
@@ -72,19 +87,29 @@ class SqliteConversationStore:
 
         return await self._do(work)
 
-    async def change(self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit]) -> Any:
+    async def change(
+        self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit], quota: Quota = UNBOUNDED
+    ) -> Any:
         def changed(db: sqlite3.Connection) -> Any:
-            if not db.execute("UPDATE trees SET used = ? WHERE tree = ?", (self._clock(), tree)).rowcount:
+            found = db.execute("SELECT tenant FROM trees WHERE tree = ?", (tree,)).fetchone()
+            if found is None:
                 raise NoTreeError(tree)
+            db.execute("UPDATE trees SET used = ? WHERE tree = ?", (self._clock(), tree))
             edit = work(_get(db, tree, keys))
-            db.executemany("DELETE FROM rows WHERE tree = ? AND kind = ? AND name = ?", [(tree, *k) for k in edit.drop])
-            _put(db, tree, edit.put)
+            _write(db, tree, found[0], edit, quota)
             return edit.outcome
 
         return await self._do(changed)
 
     async def drop(self, tree: str) -> None:
         await self._do(lambda db: _drop(db, [tree]))
+
+    async def held(self, tenant: str) -> Size:
+        def work(db: sqlite3.Connection) -> Size:
+            found = db.execute("SELECT trees, bytes FROM held WHERE tenant = ?", (tenant,)).fetchone()
+            return Size() if found is None else Size(trees=found[0], bytes=found[1])
+
+        return await self._do(work)
 
     async def trees(self, tenant: str, user: str | None = None) -> list[str]:
         def work(db: sqlite3.Connection) -> list[str]:
@@ -153,6 +178,10 @@ class SqliteConversationStore:
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA secure_delete = ON")  # what was erased does not stay in free pages
         db.executescript(_SCHEMA)
+        db.execute("BEGIN IMMEDIATE")
+        if db.execute(_MEASURE).rowcount:
+            db.execute(_SUM)
+        db.execute("COMMIT")
         return db
 
 
@@ -165,12 +194,30 @@ def _get(db: sqlite3.Connection, tree: str, keys: Sequence[Key]) -> dict[Key, by
     return found
 
 
-def _put(db: sqlite3.Connection, tree: str, rows: Rows) -> None:
+def _write(db: sqlite3.Connection, tree: str, tenant: str, edit: Edit, quota: Quota, *, trees: int = 0) -> None:
+    """Raises QuotaError."""
+    old = [(kind, name, len(value)) for (kind, name), value in _get(db, tree, [*edit.put, *edit.drop]).items()]
+    db.executemany("DELETE FROM rows WHERE tree = ? AND kind = ? AND name = ?", [(tree, *key) for key in edit.drop])
     db.executemany(
-        "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)", [(tree, *key, value) for key, value in rows.items()]
+        "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)", [(tree, *key, value) for key, value in edit.put.items()]
     )
+    new = [(kind, name, len(value)) for (kind, name), value in edit.put.items()]
+    growth = Size(
+        trees=trees,
+        items=sum(row[0] == "item" for row in new) - sum(row[0] == "item" for row in old),
+        bytes=sum(len(row[1]) + row[2] for row in new) - sum(len(row[1]) + row[2] for row in old),
+    )
+    query = "UPDATE sizes SET items = items + ?, bytes = bytes + ? WHERE tree = ? RETURNING items"
+    (items,) = db.execute(query, (growth.items, growth.bytes, tree)).fetchone()
+    query = "UPDATE held SET bytes = bytes + ? WHERE tenant = ? RETURNING trees, bytes"
+    all_trees, all_bytes = db.execute(query, (growth.bytes, tenant)).fetchone()
+    quota.check(Size(all_trees, items, all_bytes), growth)
 
 
 def _drop(db: sqlite3.Connection, trees: Sequence[str]) -> None:
-    for table in ("rows", "trees"):
-        db.executemany(f"DELETE FROM {table} WHERE tree = ?", [(tree,) for tree in trees])
+    for tree in trees:
+        less = "trees = trees - 1, bytes = bytes - (SELECT bytes FROM sizes WHERE tree = ?1)"
+        db.execute(f"UPDATE held SET {less} WHERE tenant = (SELECT tenant FROM trees WHERE tree = ?1)", (tree,))
+        for table in ("rows", "sizes", "trees"):
+            db.execute(f"DELETE FROM {table} WHERE tree = ?", (tree,))
+    db.execute("DELETE FROM held WHERE trees = 0")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from serving.sessions.conversations.quota import UNBOUNDED, Quota, Size
 from serving.sessions.conversations.records import Owner
 
 KINDS = ("conversation", "facts", "item", "turn")
@@ -29,7 +30,9 @@ class Edit:
 class ConversationStore(Protocol):
     """Every method raises ConversationStoreError where the store cannot be reached."""
 
-    async def create(self, tree: str, owner: Owner, rows: Rows) -> None: ...
+    async def create(self, tree: str, owner: Owner, rows: Rows, quota: Quota = UNBOUNDED) -> None:
+        """Raises QuotaError where the owner's tenant has no room for it; then nothing is written."""
+        ...
 
     async def owner(self, tree: str) -> Owner | None: ...
 
@@ -37,16 +40,22 @@ class ConversationStore(Protocol):
         """Rows of one kind by name: all, or those of the names that are there."""
         ...
 
-    async def change(self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit]) -> Any:
+    async def change(
+        self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit], quota: Quota = UNBOUNDED
+    ) -> Any:
         """Gives the rows of the keys to `work`, and writes what it returns: all of it or nothing, and nobody else
         writes in this tree between the two. Returns the edit's outcome.
 
         `work` may be called more than once. What it raises comes through, and then nothing is written. Raises
-        NoTreeError.
+        NoTreeError, and QuotaError where the edit makes the tenant's part larger than it may be.
         """
         ...
 
     async def drop(self, tree: str) -> None: ...
+
+    async def held(self, tenant: str) -> Size:
+        """Of all the tenant's trees; its `items` are not counted."""
+        ...
 
     async def trees(self, tenant: str, user: str | None = None) -> list[str]:
         """Of a user, or of the whole tenant."""

@@ -1,15 +1,19 @@
 """What conversations promise, whatever store they are in."""
 
+import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving.errors import ConflictError, ConversationStoreError, NotFoundError
+from serving.errors import ConflictError, ConversationStoreError, NotFoundError, QuotaError
 from serving.sessions.conversations.conversations import Conversations, NotHeldError
 from serving.sessions.conversations.ids import RESPONSE, new_id, new_tree, tree_of
 from serving.sessions.conversations.postgres_store import PostgresConversationStore
+from serving.sessions.conversations.quota import Quota, Size
 from serving.sessions.conversations.records import Begun, Item, Owner
 from serving.sessions.conversations.redis_store import RedisConversationStore
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore
@@ -303,6 +307,92 @@ async def test_a_turn_that_is_erased_while_it_is_claimed_is_let_go(
     monkeypatch.setattr(conversations.store, "change", erased_after)
     assert owner.tenant not in [stored.turn.id for stored in await conversations.claim()]
     await conversations.renew()
+
+
+def within(owner: Owner, **bounds: int) -> Owner:
+    return Owner(owner.tenant, owner.user, Quota(**bounds))
+
+
+async def refusal(asked: Any) -> tuple[str | None, str, str]:
+    with pytest.raises(QuotaError) as refused:
+        await asked
+    return refused.value.code, refused.value.metadata["x-quota-limit"], refused.value.metadata["x-quota-used"]
+
+
+async def test_a_tenant_has_no_more_conversations_than_it_may_and_another_is_not_held_up(
+    make: Maker, owner: Owner
+) -> None:
+    conversations, two = make(), within(owner, trees=2)
+    first = await conversations.create_conversation(two, {}, [], 5)
+    last = await answer(conversations, two, "a")
+    assert await refusal(make().create_conversation(two, {}, [], 6)) == ("conversations", "2", "2")
+    assert await refusal(begin(make(), Owner(owner.tenant, "bob", two.quota), "b")) == ("conversations", "2", "2")
+    await answer(conversations, two, "what there is goes on", parent=last)
+    await conversations.create_conversation(Owner(f"{owner.tenant}-2", "", two.quota), {}, [], 5)
+    await conversations.delete_conversation(owner, first.id)
+    await conversations.create_conversation(two, {}, [], 7)
+    assert (await make().store.held(owner.tenant)).trees == 2
+
+
+async def test_a_conversation_has_no_more_items_than_it_may(make: Maker, owner: Owner) -> None:
+    conversations, three = make(), within(owner, items=3)
+    made = await conversations.create_conversation(three, {}, [said("a"), said("b")], 5)
+    await conversations.add_items(three, made.id, [said("c")], 6)
+    refused = ("conversation_items", "3", "3")
+    assert await refusal(conversations.add_items(three, made.id, [said("d")], 6)) == refused
+    assert await refusal(begin(conversations, three, "d", conversation=made.id)) == refused
+    await conversations.drop_item(owner, made.id, "msg_b")
+    begun = await begin(conversations, three, "d", conversation=made.id)
+    assert await refusal(conversations.put_output(begun.turn.id, 0, said("re: d"))) == refused
+    await conversations.put_output(begun.turn.id, 0, said("re: d"), last=True)  # what is there is whole
+    await conversations.end(begun.turn.id, {}, joins=True)
+    assert texts(await conversations.items(owner, made.id)) == ["a", "c", "d", "re: d"]
+
+
+async def test_a_tenants_bytes_are_bounded_counted_and_given_back(make: Maker, owner: Owner) -> None:
+    conversations, small = make(), within(owner, bytes=4000)
+    made = await conversations.create_conversation(small, {"k": "v"}, [said("x" * 1000)], 5)
+    held = (await conversations.store.held(owner.tenant)).bytes
+    assert 2000 < held < 4000
+    code, limit, used = await refusal(conversations.create_conversation(small, {}, [said("y" * 1000)], 6))
+    assert (code, limit, used) == ("conversation_bytes", "4000", str(held))
+    assert await refusal(conversations.set_metadata(small, made.id, {"k": "v" * 3000})) == (code, limit, used)
+    assert (await conversations.conversation(owner, made.id)).metadata == {"k": "v"}
+    await conversations.set_metadata(small, made.id, {})
+    await conversations.set_metadata(small, made.id, {"k": "v"})
+    assert (await make().store.held(owner.tenant)).bytes == held
+    await conversations.drop_item(owner, made.id, f"msg_{'x' * 1000}")
+    assert (await conversations.store.held(owner.tenant)).bytes < 2000
+    await conversations.erase(owner.tenant)
+    assert await conversations.store.held(owner.tenant) == Size()
+
+
+async def test_what_has_gone_after_its_time_is_not_counted(make: Maker, owner: Owner) -> None:
+    keeps, forgets, one = make(), make(retain_seconds=0.0), within(owner, trees=1)
+    await forgets.create_conversation(one, {}, [], 5)
+    await forgets.store.trim()
+    await keeps.create_conversation(one, {}, [], 5)
+    assert (await refusal(keeps.create_conversation(one, {}, [], 5)))[0] == "conversations"
+
+
+async def test_of_several_processes_the_last_that_fits_is_the_last(make: Maker, owner: Owner) -> None:
+    five = within(owner, trees=5)
+    asked = [make().create_conversation(five, {}, [said("a")], 5) for _ in range(12)]
+    made = await asyncio.gather(*asked, return_exceptions=True)
+    assert sum(not isinstance(one, QuotaError) for one in made) == 5
+    assert (await make().store.held(owner.tenant)).trees == 5
+
+
+async def test_what_was_written_before_sizes_were_kept_is_counted(tmp_path: Path, owner: Owner) -> None:
+    old = Conversations(SqliteConversationStore(tmp_path / "old.sqlite"))
+    await old.create_conversation(owner, {}, [said("a")], 5)
+    held = await old.store.held(owner.tenant)
+    await old.store.close()
+    with closing(sqlite3.connect(tmp_path / "old.sqlite")) as db:
+        db.executescript("DROP TABLE sizes; DROP TABLE held")
+    new = Conversations(SqliteConversationStore(tmp_path / "old.sqlite"))
+    assert await new.store.held(owner.tenant) == held
+    await new.store.close()
 
 
 @pytest.mark.parametrize("kind", ["postgres", "redis"])
