@@ -14,6 +14,7 @@ from scripts.demo.dialogue import Conversation, Episode
 from scripts.demo.dialogues import (
     arithmetic,
     extraction,
+    file_search,
     mixture,
     offground,
     passages,
@@ -74,6 +75,8 @@ SKILLS: dict[str, Callable[[Draw], Episode]] = {
     "json": extraction.extraction,
     "tools": tools.known_tools,
     "tools, unseen": tools.unseen_tools,
+    "built-in tools": _until_held_out(lambda draw: mixture.made(draw, "built-in tools")),
+    "file search": file_search.search,
 }
 
 

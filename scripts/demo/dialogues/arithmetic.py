@@ -264,10 +264,10 @@ def comparison(draw: Draw) -> Episode:
 
 MAKERS: list[tuple[float, Maker]] = [
     (4.0, addition),
-    (2.5, subtraction),
-    (2.0, multiplication),
-    (1.5, division),
+    (3.5, subtraction),
+    (2.2, multiplication),
+    (1.7, division),
     (0.6, in_words),
     (0.6, too_hard),
-    (1.2, comparison),
+    (3.0, comparison),
 ]

@@ -18,7 +18,7 @@ def _email(draw: Draw) -> str:
 PERSON: dict[str, tuple[Callable[[Draw], Value], tuple[str, ...]]] = {
     "name": (
         lambda d: d.full_name() if d.chance(0.6) else d.first_name(),
-        ("My name is {v}", "I am {v}", "This is {v}", "Name: {v}", "{v} here", "The customer is {v}"),
+        ("My name is {v}", "I am {v}", "This is {v}", "Name: {v}", "{v} here"),
     ),
     "age": (lambda d: d.integer(3, 99), ("I am {v} years old", "age {v}", "{v} years old", "Age: {v}")),
     "city": (Draw.place, ("I live in {v}", "from {v}", "City: {v}", "my home is in {v}", "based in {v}")),

@@ -18,7 +18,7 @@ EVENT = [
         day,
         ("{e} takes place on {v}.", "{e} will be held on {v}.", "The date of {e} is {v}.", "{e} starts on {v}."),
         (
-            "when [is|does] {e} [|take place|start]",
+            "[when is {e}|when does {e} take place]",
             "[what is|what's] the date of {e}",
             "on [what|which] [day|date] is {e}",
             "[what|which] day is {e}",

@@ -1,6 +1,6 @@
 """The mixture: single episodes, styled ones, and long conversations that join skills."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from scripts.demo.dialogue import Conversation, Episode, Exchange, Maker
 from scripts.demo.dialogues import (
@@ -8,9 +8,11 @@ from scripts.demo.dialogues import (
     dates,
     extraction,
     facts,
+    file_search,
     memory,
     offground,
     passages,
+    server_tools,
     smalltalk,
     styles,
     texts,
@@ -33,23 +35,27 @@ SKILLS: dict[str, list[tuple[float, Maker]]] = {
     "passages": passages.MAKERS,
     "json": extraction.MAKERS,
     "tools": tools.MAKERS,
+    "built-in tools": server_tools.MAKERS,
+    "file search": file_search.MAKERS,
 }
 WEIGHTS = {
-    "weft": 7.0,
-    "small talk": 4.0,
-    "off ground": 5.0,
-    "facts": 12.0,
+    "weft": 9.0,
+    "small talk": 3.0,
+    "off ground": 4.0,
+    "facts": 8.0,
     "arithmetic": 14.0,
-    "dates": 8.0,
-    "units": 6.0,
-    "texts": 4.0,
-    "memory": 8.0,
+    "dates": 6.0,
+    "units": 5.0,
+    "texts": 6.0,
+    "memory": 7.0,
     "passages": 16.0,
-    "json": 9.0,
+    "json": 11.0,
     "tools": 14.0,
+    "built-in tools": 18.0,
+    "file search": 14.0,
 }
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")
-LIGHT_WEIGHTS = [WEIGHTS[name] for name in LIGHT]
+BESIDE_TOOLS = ("weft", "small talk", "facts", "texts", "units")  # what no tool is offered for
 
 
 def made(draw: Draw, skill: str) -> Episode:
@@ -62,9 +68,9 @@ def made(draw: Draw, skill: str) -> Episode:
             return episode
 
 
-def light(draw: Draw) -> Episode:
+def light(draw: Draw, skills: Sequence[str] = LIGHT) -> Episode:
     """An episode that needs neither a system prompt nor tools of its own."""
-    return made(draw, draw.rng.choices(LIGHT, LIGHT_WEIGHTS)[0])
+    return made(draw, draw.rng.choices(skills, [WEIGHTS[name] for name in skills])[0])
 
 
 def _is_identity(exchange: Exchange) -> bool:
@@ -136,7 +142,7 @@ def joined(draw: Draw, turns: int) -> Episode:
     """A conversation of about `turns` exchanges over several skills, under one system prompt or none."""
     base: Episode | None = None
     if draw.chance(0.35):
-        base = made(draw, draw.choice(["tools", "tools", "passages"]))
+        base = made(draw, draw.choice(["tools", "tools", "built-in tools", "file search", "passages", "passages"]))
     exchanges: list[Exchange] = list(base.exchanges) if base else []
     plain, remembered = base is None or base.system is None, False
     while len(exchanges) < turns:
@@ -155,7 +161,7 @@ def joined(draw: Draw, turns: int) -> Episode:
             question = recalled(draw, exchanges)
             extra = (question,) if question else ()
         else:
-            extra = light(draw).exchanges
+            extra = light(draw, BESIDE_TOOLS if base and base.tools else LIGHT).exchanges
         exchanges.extend(extra)
     if base is None and draw.chance(0.25):
         used = styles.style(draw) if draw.chance(0.5) else styles.plain_style(draw)
@@ -178,9 +184,10 @@ def single(draw: Draw) -> Episode:
         episode = with_distance(draw, episode, draw.integer(1, 4))
     if episode.system is None and draw.chance(0.15):
         return Episode(episode.skill, episode.exchanges, draw.choice(styles.PLAIN), episode.tools)
-    if episode.tools and draw.chance(0.2):
-        between = light(draw).exchanges
-        return Episode(episode.skill, (*between, *episode.exchanges), episode.system, episode.tools)
+    if episode.tools and draw.chance(0.25):
+        other = light(draw, BESIDE_TOOLS).exchanges
+        exchanges = (*other, *episode.exchanges) if draw.chance(0.6) else (*episode.exchanges, *other)
+        return Episode(episode.skill, exchanges, episode.system, episode.tools)
     return episode
 
 

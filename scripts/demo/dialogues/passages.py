@@ -1,6 +1,9 @@
 """Questions on a passage put in the context: the answer stands in it, or the passage does not say."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from scripts.demo.dialogue import Episode, Exchange, Maker
 from scripts.demo.dialogues.attributes import Attribute
@@ -35,7 +38,7 @@ class Passage:
     absent: list[str]
 
 
-def _upper(text: str) -> str:
+def upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -57,10 +60,11 @@ def passage(draw: Draw, most: int = 7) -> Passage:
     sentences, answered = [], []
     for name, attribute in stated:
         value = attribute.value(draw)
-        sentences.append(_upper(draw.choice(attribute.sentences).format(e=name, v=value)))
+        sentences.append(upper(draw.choice(attribute.sentences).format(e=name, v=value)))
         answered.append((draw.expand(draw.choice(attribute.questions)).format(e=name), value))
         if draw.chance(0.12):
             sentences.append(draw.choice(FILLERS))
+    said = askable(stated)
     known = {name for name, _ in stated}
     stranger = maker(draw)
     absent = [
@@ -71,7 +75,27 @@ def passage(draw: Draw, most: int = 7) -> Passage:
     absent.append(
         draw.expand(draw.choice(draw.choice(draw.choice(ENTITIES)[1]).questions)).format(e=draw.choice(names))
     )
-    return Passage(" ".join(sentences), answered, absent)
+    return Passage(" ".join(sentences), answered, [question for question in absent if question not in said])
+
+
+@cache
+def _wordings(template: str) -> frozenset[str]:
+    """All that a template of choices expands to."""
+    inner = re.search(r"\[([^\[\]]*)\]", template)
+    if inner is None:
+        return frozenset([template])
+    made = (template[: inner.start()] + choice + template[inner.end() :] for choice in inner[1].split("|"))
+    return frozenset(wording for each in made for wording in _wordings(each))
+
+
+def askable(facts: Iterable[tuple[str, Attribute]]) -> set[str]:
+    """Every question that the facts answer: another attribute may be asked for in the same words."""
+    return {
+        wording.format(e=name)
+        for name, attribute in facts
+        for template in attribute.questions
+        for wording in _wordings(template)
+    }
 
 
 IN_USER = [
@@ -91,6 +115,9 @@ IN_USER = [
     "Document:\n{p}\n\n{q}",
     "Based on this: {p} {q}",
     'The text says: "{p}" {q}',
+    '<document id="1">\n{p}\n</document>\n\n{q}',
+    '<document id="1" title="notes.txt">\n{p}\n</document>\n\n{q}',
+    '<document id="file-1" title="report.pdf">\n{p}\n</document>\n\n{q}',
     "read the text and tell me {q}\n{p}",
 ]
 IN_SYSTEM = [
@@ -108,16 +135,16 @@ IN_SYSTEM = [
 ]
 
 
-def _asked(draw: Draw, question: str) -> str:
+def asked(draw: Draw, question: str) -> str:
     text = question + draw.choice(["?", "?", "?", ""])
-    return text if draw.chance(0.4) else _upper(text)
+    return text if draw.chance(0.4) else upper(text)
 
 
 def _pick(draw: Draw, source: Passage, absent: bool) -> tuple[str, str]:
     if absent:
-        return _asked(draw, draw.choice(source.absent)), ABSENT
+        return asked(draw, draw.choice(source.absent)), ABSENT
     question, value = draw.choice(source.answered)
-    return _asked(draw, question), f"{_upper(value)}."
+    return asked(draw, question), f"{upper(value)}."
 
 
 def _passage_episode(draw: Draw, absent: bool) -> Episode:
@@ -146,4 +173,4 @@ def absent(draw: Draw) -> Episode:
     return _passage_episode(draw, absent=True)
 
 
-MAKERS: list[tuple[float, Maker]] = [(6.0, present), (2.5, absent)]
+MAKERS: list[tuple[float, Maker]] = [(6.0, present), (5.0, absent)]

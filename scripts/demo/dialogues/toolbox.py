@@ -54,6 +54,23 @@ class Tool:
         }
 
 
+# Tools of a group could answer the same question: they are not offered together.
+GROUPS = {
+    "get_weather": "weather",
+    "get_current_weather": "weather",
+    "get_temperature": "weather",
+    "get_current_time": "time",
+    "get_time": "time",
+    "get_date": "time",
+    "calculator": "sums",
+    "calculate": "sums",
+    "add_numbers": "sums",
+    "multiply": "sums",
+    "search": "search",
+    "search_docs": "search",
+    "web_search": "search",
+    "lookup_word": "search",
+}
 KNOWN = [
     Tool(
         "get_weather",

@@ -4,7 +4,7 @@ import json
 
 from scripts.demo.dialogue import Episode, Exchange, Maker, ToolCall
 from scripts.demo.dialogues.passages import passage
-from scripts.demo.dialogues.toolbox import KNOWN, Tool
+from scripts.demo.dialogues.toolbox import GROUPS, KNOWN, Tool
 from scripts.demo.draw import Draw
 from scripts.demo.words import THINGS, TOPICS
 
@@ -235,7 +235,7 @@ def result(draw: Draw, tool: Tool) -> tuple[str, str]:
         )
         return json.dumps({"error": reason}), f"The tool failed: {reason}."
     if kind == 1 and draw.chance(0.4):
-        text = passage(draw, 2).text
+        text = passage(draw, 1).text
         return text, text
     if kind <= 2:
         value = draw.choice(
@@ -316,13 +316,23 @@ def use(draw: Draw, tool: Tool) -> Exchange:
     return Exchange(asked, answer, answer, key="", calls=(ToolCall(tool.name, values, returned),))
 
 
+def _rivals(tool: Tool, other: Tool) -> bool:
+    """Whether a question could be meant for either."""
+    group = GROUPS.get(tool.name)
+    return (
+        tool.name == other.name
+        or tool.description == other.description
+        or (group is not None and group == GROUPS.get(other.name))
+    )
+
+
 def offered(draw: Draw, known: bool, count: int) -> list[Tool]:
     """Distinct tools; the first is of the kind wanted, the others of either kind."""
     chosen: list[Tool] = []
     while len(chosen) < count:
         wanted = known if not chosen else draw.chance(0.5)
         tool = draw.choice(KNOWN) if wanted else unseen_tool(draw)
-        if all(tool.name != other.name and tool.description != other.description for other in chosen):
+        if not any(_rivals(tool, other) for other in chosen):
             chosen.append(tool)
     return chosen
 

@@ -7,7 +7,7 @@ import pytest
 
 from scripts.demo.chat_format import BOS, parts, render
 from scripts.demo.dialogue import Episode
-from scripts.demo.dialogues import arithmetic, dates, mixture
+from scripts.demo.dialogues import arithmetic, dates, goods, mixture, passages, toolbox, tools
 from scripts.demo.draw import Draw, is_held_out, normalized
 
 
@@ -39,6 +39,8 @@ def test_the_mixture_holds_every_skill(episodes: list[Episode]) -> None:
         "passages, absent",
         "tools",
         "tools, unseen",
+        "built-in tools",
+        "file search",
         "system styles",
         "persona",
         "conversation",
@@ -95,6 +97,23 @@ def test_tool_calls_name_an_offered_tool_and_fill_its_required_parameters() -> N
             for call in exchange.calls:
                 assert set(offered[call.name].get("required", [])) <= set(call.arguments)
                 assert set(call.arguments) <= set(offered[call.name]["properties"])
+
+
+def test_tools_that_could_answer_the_same_question_are_not_offered_together() -> None:
+    draw = Draw(8)
+    for _ in range(300):
+        groups = [toolbox.GROUPS[tool.name] for tool in tools.offered(draw, True, 4) if tool.name in toolbox.GROUPS]
+        assert len(groups) == len(set(groups))
+
+
+def test_a_question_that_a_passage_leaves_open_is_not_one_that_it_answers() -> None:
+    source = goods.EVENT[0], goods.EVENT[4]
+    wordings = passages.askable([("the Fair", attribute) for attribute in source])
+    assert "when does the Fair start" in wordings
+    draw = Draw(9)
+    for _ in range(200):
+        made = passages.passage(draw)
+        assert not {question for question, _ in made.answered} & set(made.absent)
 
 
 def test_an_answer_from_a_passage_stands_in_the_passage() -> None:

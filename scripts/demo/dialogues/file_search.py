@@ -1,0 +1,75 @@
+"""Questions on the user's files: a search with the question as its query, then the answer with the passage's number."""
+
+from dataclasses import dataclass
+
+from scripts.demo.dialogue import Episode, Exchange, Maker, ToolCall
+from scripts.demo.dialogues.passages import Passage, asked, passage, upper
+from scripts.demo.dialogues.server_tools import beside
+from scripts.demo.draw import Draw
+from serving.orchestrator.marked_data import marked
+
+NOT_IN_FILES = "The files do not say."
+LEADS = [
+    "{q}",
+    "{q}",
+    "{q}",
+    "According to the {f}, {q}",
+    "Search the {f}: {q}",
+    "Look in [my|the] {f}: {q}",
+    "what does the {f} say: {q}",
+    "From the {f}: {q}",
+    "Use [my|the] {f}. {q}",
+    "{q} Look it up in the {f}.",
+]
+FILES = ["file", "files", "document", "documents", "pdf", "PDF", "handbook", "report", "manual", "uploaded file"]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What `marked` reads: a passage with its number, or a tool's whole result."""
+
+    id: str
+    title: str
+    text: str
+
+
+def _found(draw: Draw, sources: list[Passage]) -> tuple[str, list[str]]:
+    """The tool's result as the prompt holds it, and each source's number."""
+    numbers = draw.sample(range(100_000), len(sources))
+    title = draw.choice([draw.word, draw.thing])() + draw.choice([".pdf", ".pdf", ".txt", ".md"])
+    told = []
+    for number, source in zip(numbers, sources, strict=True):
+        heading = f"{upper(draw.word())} {draw.thing()}\n" if draw.chance(0.25) else ""
+        told.append(marked(Told(f"{number:05}", title, heading + source.text), "document"))
+    draw.rng.shuffle(told)
+    return marked(Told("file_search", "", "\n\n".join(told)), "result"), [f"{number:05}" for number in numbers]
+
+
+def _exchange(draw: Draw, absent: bool) -> Exchange:
+    sources = [passage(draw, 4) for _ in range(draw.choice([1, 1, 1, 1, 2, 3]))]
+    if absent:
+        wording, answer = draw.choice(sources[0].absent), NOT_IN_FILES
+        if any(wording == question for source in sources for question, _ in source.answered):
+            return _exchange(draw, absent)
+    else:
+        wording, value = draw.choice(sources[0].answered)
+        answer = f"{upper(value)}."
+    result, numbers = _found(draw, sources)
+    if absent and draw.chance(0.2):
+        result = marked(Told("file_search", "", "Nothing was found in the files."), "result")
+    question = asked(draw, wording)
+    lead = draw.expand(draw.choice(LEADS))
+    lead = lead if lead.startswith("{q}") or draw.chance(0.5) else lead[:1].lower() + lead[1:]
+    text = lead.format(q=question, f=draw.choice(FILES))
+    call = ToolCall("file_search", {"query": question.rstrip("?")}, result)
+    full = answer if absent else f"{answer} [{numbers[0]}]"
+    return Exchange(text, full, full, key="", calls=(call,))
+
+
+def search(draw: Draw) -> Episode:
+    """One or two questions, answered from what is found, or said not to be there."""
+    exchanges = tuple(_exchange(draw, draw.chance(0.25)) for _ in range(draw.choice([1, 1, 1, 1, 1, 2])))
+    return Episode("file search", exchanges, tools=beside(draw, "file_search"))
+
+
+MAKERS: list[tuple[float, Maker]] = [(1.0, search)]
