@@ -36,6 +36,9 @@ from serving.engine.leader import Leader
 from serving.engine.live_model import LiveModel
 from serving.engine.weights_fingerprint import weights_fingerprint
 from serving.errors import CheckpointError, ConfigError
+from serving.events.event_log import EventLog, WrittenEventLog
+from serving.events.event_metrics import EventMetrics
+from serving.events.outbox import Outbox
 from serving.gateway.gateway import Gateway
 from serving.gateway.gateway_metrics import GatewayMetrics
 from serving.gateway.identity import check_exposure, identity_of
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
 REDIS_PASSWORD_VARIABLE = "WEFT_REDIS_PASSWORD"
 GUARD_KEY_VARIABLE = "WEFT_GUARD_API_KEY"
 POSTGRES_PASSWORD_VARIABLE = "WEFT_POSTGRES_PASSWORD"
+EVENTS_KEY_VARIABLE = "WEFT_EVENTS_KEY"
 COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
@@ -220,6 +224,7 @@ def build_api(
         files=deployment.files,
         retrieval=deployment.retrieval,
         tracing=build_tracing(deployment.traces),
+        events=build_events(deployment, metrics),
         encoder=build_encoder(deployment, None if embedder is None else gateway.guard_embedder(embedder)),
         toolbox=Toolbox(deployment.tools),
         memories=None if deployment.memory is None else Memories(deployment.memory),
@@ -253,6 +258,23 @@ def build_quality_watch(deployment: Deployment, embedder: Embedder | None, metri
     encoder = build_encoder(deployment, embedder)
     canaries = read_canaries(config.canaries, has_encoder=encoder is not None)
     return QualityWatch(canaries, config.seconds, metrics.registry, encoder)
+
+
+def build_events(deployment: Deployment, metrics: Metrics) -> EventLog:
+    """One that records nothing where the deployment has no such table. Raises ConfigError."""
+    config = deployment.events
+    if config is None:
+        return EventLog()
+    outbox, counted = Outbox(config.outbox), EventMetrics(metrics.registry)
+    relay = None
+    if config.redis is not None:
+        from serving.events.relay import Relay  # here: most deployments do without
+
+        password = os.environ.get(REDIS_PASSWORD_VARIABLE)
+        relay = Relay(outbox, config.redis, config.stream, config.stream_length, counted, password)
+    key = os.environ.get(EVENTS_KEY_VARIABLE)
+    secret = key.encode() if key else None
+    return WrittenEventLog(config, outbox, deployment.name, counted, secret=secret, relay=relay)
 
 
 def build_tracing(traces: TracesConfig) -> Tracing:
