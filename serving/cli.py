@@ -18,6 +18,7 @@ _COMMANDS = {
     "convert": "write a checkpoint in weft's own layout",
     "keys": "create, list, rotate and revoke API keys",
     "usage": "what was used, by whom",
+    "events": "the event log: its last events, a copy of it, the schema of each type",
     "conversations": "print or erase what is kept of a tenant's or a user's conversations",
     "trace": "record the steps of a server that runs, and replay them elsewhere",
     "operate": "pause, sleep, wake, or other weights, of a server that runs",

@@ -1,6 +1,7 @@
 """Values of flags: argparse prints the message after the flag's name."""
 
 import argparse
+import datetime
 from pathlib import Path
 
 import msgspec
@@ -65,6 +66,15 @@ def share(text: str) -> float:
     if number >= 1:
         raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, not {text}")
     return number
+
+
+def moment(text: str) -> float:
+    """A date, or a date and a time, of UTC where it names no zone; in seconds since 1970."""
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no date such as 2026-11-01 or 2026-11-01T12:00") from None
+    return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
 
 
 def id_range(text: str) -> tuple[int, int]:

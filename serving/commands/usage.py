@@ -2,21 +2,21 @@
 
 import argparse
 import csv
-import datetime
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import msgspec
 
+from serving.commands.argument_types import moment
 from serving.errors import SetupError
 from serving.gateway.ledger import UsageRow, UsageSum, read_usage, sum_usage
 
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledger", type=Path, required=True, metavar="FILE", help="what usage.ledger names")
-    parser.add_argument("--since", type=_moment, metavar="DATE", help="such as 2026-11-01 or 2026-11-01T12:00 (UTC)")
-    parser.add_argument("--until", type=_moment, metavar="DATE", help="not included")
+    parser.add_argument("--since", type=moment, metavar="DATE", help="such as 2026-11-01 or 2026-11-01T12:00 (UTC)")
+    parser.add_argument("--until", type=moment, metavar="DATE", help="not included")
     parser.add_argument("--tenant", metavar="NAME", help="this one alone")
     parser.add_argument("--rows", action="store_true", help="every request; default: sums by tenant, key and model")
     parser.add_argument("--format", choices=("csv", "jsonl"), default="csv")
@@ -36,11 +36,3 @@ def run(args: argparse.Namespace) -> int:
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
     return 0
-
-
-def _moment(text: str) -> float:
-    try:
-        found = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no date such as 2026-11-01 or 2026-11-01T12:00") from None
-    return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()

@@ -78,7 +78,7 @@ class WrittenEventLog(EventLog):
         self._groups = frozenset((*config.record, EventsLost.group))
         self._outbox = outbox
         self._metrics = metrics
-        self._secret = (secret or outbox.secret)[:64]
+        self._secret = hashlib.blake2b(secret or outbox.secret).digest()
         self._relay = relay
         self._source = f"weft://{quote(socket.gethostname())}/{quote(source_name)}"
         self._run_name = secrets.token_hex(8)

@@ -12,7 +12,7 @@ import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from serving.errors import ConfigError
@@ -43,12 +43,26 @@ class Entry:
     position: int = 0  # 0: not written yet
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Which events a reader wants."""
+
+    type: str = ""  # as "weft.request.ended.v1", or its beginning, up to a dot; empty: all
+    since: float = 0.0  # seconds since 1970
+
+
+ALL = Wish()
+_COLUMNS = "position, id, time, type, event"
+_WISH = "(:type = '' OR substr(type || '.', 1, length(:type) + 1) = :type || '.') AND time >= :since"
+
+
 class Outbox:
     def __init__(self, path: Path) -> None:
         """Raises ConfigError where the file cannot be used, or is none of this kind."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            _check_kind(path)
             with self._open():
                 pass
         except (OSError, sqlite3.Error) as error:
@@ -70,17 +84,23 @@ class Outbox:
         with self._open() as database, database:
             database.executemany("INSERT OR IGNORE INTO events (id, time, type, event) VALUES (?, ?, ?, ?)", rows)
 
-    def read(self, after: int, most: int) -> list[Entry]:
+    def read(self, after: int, most: int, wish: Wish = ALL) -> list[Entry]:
         """What was written after this position, the oldest first. Raises sqlite3.Error, OSError."""
-        query = "SELECT position, id, time, type, event FROM events WHERE position > ? ORDER BY position LIMIT ?"
+        query = f"SELECT {_COLUMNS} FROM events WHERE position > :after AND {_WISH} ORDER BY position LIMIT :most"
         with self._open() as database:
-            return [_entry(row) for row in database.execute(query, (after, most))]
+            return [_entry(row) for row in database.execute(query, {**asdict(wish), "after": after, "most": most})]
 
-    def last(self, most: int) -> list[Entry]:
+    def last(self, most: int, wish: Wish = ALL) -> list[Entry]:
         """The newest, the oldest of them first. Raises sqlite3.Error, OSError."""
-        query = "SELECT position, id, time, type, event FROM events ORDER BY position DESC LIMIT ?"
+        query = f"SELECT {_COLUMNS} FROM events WHERE {_WISH} ORDER BY position DESC LIMIT :most"
         with self._open() as database:
-            return [_entry(row) for row in database.execute(query, (most,))][::-1]
+            return [_entry(row) for row in database.execute(query, {**asdict(wish), "most": most})][::-1]
+
+    @property
+    def end(self) -> int:
+        """The position of the newest event that there is; 0: there is none. Raises sqlite3.Error, OSError."""
+        with self._open() as database:
+            return database.execute("SELECT max(position) FROM events").fetchone()[0] or 0
 
     def position(self, reader: str) -> int:
         """Of the last event that this reader has. Raises sqlite3.Error, OSError."""
@@ -149,6 +169,16 @@ class Outbox:
             database.execute("PRAGMA synchronous = NORMAL")
             database.executescript(_SCHEMA)
             yield database
+
+
+def _check_kind(path: Path) -> None:
+    """Raises ConfigError where the file is another's database, OSError and sqlite3.Error where it is none."""
+    if not path.exists():
+        return
+    with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and not {"events", "facts", "readers"} <= tables:
+        raise ConfigError(f"events.outbox: {path} is a database of something else", param="events.outbox")
 
 
 def _entry(row: tuple[int, str, float, str, bytes]) -> Entry:
