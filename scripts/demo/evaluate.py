@@ -18,6 +18,7 @@ from scripts.demo.dialogues import (
     mixture,
     offground,
     passages,
+    remote_tools,
     smalltalk,
     tools,
     weft,
@@ -75,6 +76,7 @@ SKILLS: dict[str, Callable[[Draw], Episode]] = {
     "json": extraction.extraction,
     "tools": tools.known_tools,
     "tools, unseen": tools.unseen_tools,
+    "tools, remote": remote_tools.remote_tools,
     "built-in tools": _until_held_out(lambda draw: mixture.made(draw, "built-in tools")),
     "file search": file_search.search,
 }

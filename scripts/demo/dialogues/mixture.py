@@ -12,6 +12,7 @@ from scripts.demo.dialogues import (
     memory,
     offground,
     passages,
+    remote_tools,
     server_tools,
     smalltalk,
     styles,
@@ -37,6 +38,7 @@ SKILLS: dict[str, list[tuple[float, Maker]]] = {
     "tools": tools.MAKERS,
     "built-in tools": server_tools.MAKERS,
     "file search": file_search.MAKERS,
+    "remote tools": remote_tools.MAKERS,
 }
 WEIGHTS = {
     "weft": 9.0,
@@ -53,6 +55,7 @@ WEIGHTS = {
     "tools": 14.0,
     "built-in tools": 18.0,
     "file search": 14.0,
+    "remote tools": 6.0,
 }
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")
 BESIDE_TOOLS = ("weft", "small talk", "facts", "texts", "units")  # what no tool is offered for

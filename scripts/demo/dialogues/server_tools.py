@@ -174,7 +174,8 @@ def date_question(draw: Draw) -> Exchange:
         arguments: dict[str, object] = {"operation": "now"}
         asked = "[what is the date|what day is it|what's the date|what date is it] [today|]"
     elif kind == 1:
-        arguments, place = {"operation": "now"}, ""
+        arguments = dict[str, object](operation="now")
+        place = ""
         if draw.chance(0.6):
             arguments["timezone"], place = ZONES[city], f" in {city}"
         asked = f"[what time is it|what's the time|tell me the time|what is the time]{place}[ now|]"
