@@ -5,6 +5,7 @@ whose layers are of two kinds, some dense and the others with routed experts, ha
 lies in a stack of its own; layers keep their indices, and so their pages.
 """
 
+import itertools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import groupby
@@ -191,7 +192,7 @@ class Decoder(nnx.Module):
         x = self.embedding(token_ids) if self.begins else token_ids
         carry = (self.on_mesh.split(x), cache)
         states: list[Array] = []
-        for run in (part for run in self.runs for part in run.until(watched)):
+        for run in itertools.chain.from_iterable(whole.until(watched) for whole in self.runs):
             if run.first in watched:
                 states.append(self.on_mesh.whole(carry[0]))
             carry = walk_layers(getattr(self, run.stack), carry, body, part=run.part, first=run.first)

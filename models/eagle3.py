@@ -1,4 +1,4 @@
-"""EAGLE-3 heads (Li et al., arXiv 2503.01840): one Llama block that guesses for a model whose hidden states it is given.
+"""EAGLE-3 heads (Li et al., arXiv 2503.01840): one Llama block that guesses for a model, from its hidden states.
 
 Entry i of a stream is made from the token after position i and from what the model's own layers had at position i:
 
@@ -6,7 +6,7 @@ Entry i of a stream is made from the token after position i and from what the mo
     x = h + attention([norm(token vector), norm(h)]);  x += mlp(norm(x));  logits of token i + 2 = lm_head(norm(x))
 
 The head has a part of the model's vocabulary: `d2t` is, for each of its tokens, the distance to the model's number for
-it. Names and layout are those of the hub's checkpoints, as the paper's authors and vLLM, SGLang and SpecForge have them.
+it. Names and layout are those of the hub's checkpoints, as the paper's authors, vLLM, SGLang and SpecForge have them.
 """
 
 from collections.abc import Collection
@@ -48,6 +48,11 @@ class Eagle3Config:
     attention_bias: bool
     mlp_bias: bool
     normed_residual: bool  # the first sum takes norm(h) and not h
+
+    @property
+    def states_width(self) -> int:
+        """Of all that it is given of a position."""
+        return len(self.watched) * self.target_d
 
     def shape(self) -> ModelShape:
         """Its vocabulary there is its own."""
@@ -103,7 +108,7 @@ def _watched(fields: Fields, target_layers: int) -> tuple[int, ...]:
 class Eagle3(nnx.Module):
     def __init__(self, config: Eagle3Config, init: WeightInit) -> None:
         s = config.sizes
-        self.fc = init.weight((len(config.watched) * config.target_d, s.d), (None, "model"), len(config.watched) * s.d)
+        self.fc = init.weight((config.states_width, s.d), (None, "model"), config.states_width)
         self.embedding = Embedding(init, s.vocab_size, s.d)
         self.block = Eagle3Block(config, init)
         self.norm = RMSNorm(init, s.d, s.eps)
@@ -148,7 +153,7 @@ class Eagle3Block(nnx.Module):
 def tensors(config: Eagle3Config, names: Collection[str]) -> Tensors:
     """The hub's names for the weights above, of a checkpoint that has tensors of these `names`."""
     s = config.sizes
-    places = s.places().with_sizes(W=config.draft_vocab, I=len(config.watched) * config.target_d)
+    places = s.places().with_sizes(W=config.draft_vocab, I=config.states_width)
     at = next((prefix for prefix in BLOCKS if any(name.startswith(prefix) for name in names)), BLOCKS[0])
     table: Tensors = {
         "fc.weight": places.put("fc", "DI -> ID"),
@@ -216,8 +221,8 @@ def load(
 def _shared(table: Array, shape: tuple[int, ...]) -> Array:
     if table.shape != shape:
         raise CheckpointError(
-            f"tensor {EMBEDDING} is missing, and the model's, of shape {list(table.shape)}, cannot stand for it: it must "
-            f"be {list(shape)}"
+            f"tensor {EMBEDDING} is missing, and the model's, of shape {list(table.shape)}, cannot stand for it: it "
+            f"must be {list(shape)}"
         )
     return table
 

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from models.adapters import adapter_rows
-from pallas_kernels.ragged import Pool
 from serving.engine import steps
 from serving.engine.adapter_stacks import AdapterStacks
 from serving.engine.batch import SEQUENCE_FIELDS, BatchLayout
+from serving.engine.hidden_pages import AnyPool
 from serving.engine.programs import (
     Progress,
     compile_lowered,
@@ -47,7 +47,7 @@ def compile_adapted(
     program: steps.ModelProgram,
     layouts: list[BatchLayout],
     weights: tuple[Array, ...],
-    pool: Pool,
+    pool: AnyPool,
     rows: SamplerRows,
     rounds: int,
     progress: Progress | None = None,
@@ -74,7 +74,7 @@ def adapted(
     """body(program, layout, *settings, weights, pool, source, vector, ...) over `Weights`."""
     of_model, product = stacks.layout, stacks.product
 
-    def run(weights: Weights, pool: Pool, source: Any, vector: Array, *others: Any) -> Any:
+    def run(weights: Weights, pool: AnyPool, source: Any, vector: Array, *others: Any) -> Any:
         leaves, arrays = weights
         rows = adapter_rows(slots_of_tokens(vector, layout), of_model.slots)
         attach = partial(of_model.attach, stacks=arrays, rows=rows, product=product)

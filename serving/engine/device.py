@@ -28,6 +28,7 @@ from serving.config import Deployment, EngineConfig
 from serving.engine.adapter_stacks import stacks_for
 from serving.engine.draft_model import load_draft
 from serving.engine.drafter import Drafter
+from serving.engine.eagle_head import load_head
 from serving.engine.executor import Executor
 from serving.engine.kernels import body_for, checked_matmul
 from serving.engine.lanes import LaneExecutor
@@ -123,7 +124,11 @@ def load_executor(
     source.finish(model)
     if watch is not None:
         watch_load(model, watch)
-    small = load_draft(deployment, shape, max_model_len, dtype, layers, mesh, report)
+    small = load_draft(deployment, shape, max_model_len, dtype, layers, mesh, report) or load_head(
+        deployment, model, shape, max_model_len, dtype, mesh, report
+    )
+    if small is not None:
+        limits = dataclasses.replace(limits, watched=small.watched)
     of_a_stage = dataclasses.replace(shape, num_layers=len(layers_of_stages(shape.num_layers, lanes)[0]))
     page = pool_on_mesh(body, pool_spec(of_a_stage, limits, cache_dtype, mesh), mesh)
     room = engine.cache_bytes
@@ -145,6 +150,7 @@ def load_executor(
             cache_dtype,
             mesh,
             progress=lambda done, total: report("compiling the draft model's programs", done, total),
+            guesser=small.guesser,
         )
     executor = Executor(
         model,

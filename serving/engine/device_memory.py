@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from pallas_kernels.ragged import Pool
+from serving.engine.hidden_pages import AnyPool
 from serving.engine.stage import Stage, empty_pool
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Resident:
     """The weights of one stage, and its pool, which each step takes and gives back."""
 
     weights: Leaves
-    pool: Pool
+    pool: AnyPool
 
 
 class DeviceMemory:

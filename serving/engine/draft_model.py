@@ -9,11 +9,13 @@ from jax.sharding import Mesh
 
 from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
-from models.interface import LayerForm, Model, ModelShape
+from models.interface import LayerForm, ModelShape
 from models.stages import Stages
 from pallas_kernels.dispatch import AttentionBody
 from serving.config import Deployment
-from serving.engine.limits import ExecutorLimits
+from serving.engine.drafting import DraftGuesser, Guesser
+from serving.engine.hidden_pages import states_form
+from serving.engine.limits import ExecutorLimits, WatchedLayers
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.errors import CheckpointError, ConfigError
 from sharding.mesh import MeshError
@@ -22,12 +24,17 @@ from sharding.params import placement_of
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    model: Model
+    model: Any
     shape: ModelShape
+    guesser: Guesser
+    watched: WatchedLayers | None = None  # of the model that it guesses for, whose hidden states it reads
 
     def page_bytes(self, limits: ExecutorLimits, body: AttentionBody, cache_dtype: Any, mesh: Mesh) -> int:
-        """Of a device, what one page of its own takes; `limits` are of a pool with a single page."""
-        return bytes_on_a_device(pool_on_mesh(body, pool_spec(self.shape, limits, cache_dtype, mesh), mesh))
+        """Of a device, what one page of its own takes, and one of the hidden states that it reads; `limits` are of a
+        pool with a single page."""
+        own = pool_on_mesh(body, pool_spec(self.shape, limits, cache_dtype, mesh), mesh)
+        states = () if self.watched is None else states_form(self.watched, limits, mesh)
+        return bytes_on_a_device((own, states))
 
 
 def load_draft(
@@ -42,7 +49,7 @@ def load_draft(
     """None where the deployment has no draft model. Raises CheckpointError, and ConfigError where the two do not go
     together."""
     path = deployment.speculation.checkpoint
-    if path is None:
+    if deployment.speculation.kind != "draft" or path is None:
         return None
     try:
         planned, shape, _ = checkpoints.abstract(path, dtype, mesh=mesh, layers=layers)
@@ -74,4 +81,4 @@ def load_draft(
     except ModelCheckpointError as error:
         raise CheckpointError(f"speculation.checkpoint: {error}") from error
     assert not isinstance(model, Stages)  # a pipeline has no speculation
-    return DraftModel(model, shape)
+    return DraftModel(model, shape, DraftGuesser())

@@ -1,9 +1,9 @@
-"""A draft model on the device: its weights, its pages and its compiled programs (see `drafting.py`).
+"""A draft model or an EAGLE-3 head on the device: its weights, its pages, its compiled programs (see `drafting.py`).
 
 Its pages are as many as the model's and have the same numbers: position p of a sequence lies in page p // page_size of
 the same page table in both pools, so that nobody has to keep accounts of the draft's. Where a page came from the prefix
 cache, or a stream from another engine, the draft model has read nothing yet; what it has read of a sequence is counted
-in `Guessing`.
+in `Guessing`. The hidden states that a head reads lie in the model's own pages (see `hidden_pages.py`).
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from pallas_kernels.dispatch import AttentionBody
 from serving.engine import drafting
 from serving.engine.batch import BatchLayout, BatchPacker
 from serving.engine.device_memory import Resident
+from serving.engine.hidden_pages import AnyPool, WatchedPool, states_form
 from serving.engine.limits import ExecutorLimits
 from serving.engine.plan import StepPlan
 from serving.engine.programs import Progress, compile_lowered
@@ -40,8 +41,13 @@ class Drafter:
         cache_dtype: Any,
         mesh: Mesh,
         progress: Progress | None = None,
+        guesser: drafting.Guesser | None = None,
     ) -> None:
-        """`limits` are those of the executor that it drafts for; the weights lie on the mesh already."""
+        """`limits` are those of the executor that it drafts for; the weights lie on the mesh already. `guesser` None:
+        it is a small model."""
+        self._guesser = guesser or drafting.DraftGuesser()
+        watched, limits = limits.watched, dataclasses.replace(limits, watched=None)
+        self._given = () if watched is None else (states_form(watched, limits, mesh),)
         (stage,) = stages_of(model, shape, limits, attention, cache_dtype, mesh)
         self.stage: Stage = stage
         self.resident = Resident(stage.weights, stage.empty_pool())
@@ -53,12 +59,16 @@ class Drafter:
         """Programs compiled."""
         return len(self._programs)
 
-    def guesses(self, plan: StepPlan, packer: BatchPacker) -> Array:
-        """Starts reading and guessing for the plan, which `packer` has packed; [K, R] on the device."""
+    def guesses(self, plan: StepPlan, packer: BatchPacker, pool: AnyPool) -> Array:
+        """Starts reading and guessing for the plan, which `packer` has packed; [K, R] on the device. `pool` is the
+        model's."""
         ranges = sorted(plan.drafting, key=lambda r: r.length != 1)  # attention takes those of one token together
         reading = dataclasses.replace(plan, admissions=(), ranges=tuple(ranges), drafting=())
         batch = packer.pack(reading, self._layout_for)
-        self.resident.pool, made = self._programs[batch.layout](self.resident.weights, self.resident.pool, batch.vector)
+        given = (pool.states,) if isinstance(pool, WatchedPool) else ()
+        self.resident.pool, made = self._programs[batch.layout](
+            self.resident.weights, self.resident.pool, batch.vector, *given
+        )
         return made
 
     def _layout_for(self, num_tokens: int) -> BatchLayout:
@@ -70,11 +80,11 @@ class Drafter:
         lowered: dict[tuple[str, object], jax.stages.Lowered] = {}
         for layout in dict.fromkeys(self._layouts):
             draft = jax.jit(
-                functools.partial(drafting.draft, program, layout, limits.guesses, limits.max_num_seqs),
+                functools.partial(drafting.draft, self._guesser, program, layout, limits.guesses, limits.max_num_seqs),
                 donate_argnums=1,
                 out_shardings=(lies, whole),
             )
             vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=whole)
-            lowered["draft", layout] = draft.lower(self.stage.weights, self.resident.pool, vector)
+            lowered["draft", layout] = draft.lower(self.stage.weights, self.resident.pool, vector, *self._given)
         compiled = compile_lowered(lowered, progress)
         return {layout: compiled["draft", layout] for layout in dict.fromkeys(self._layouts)}

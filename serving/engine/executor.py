@@ -21,12 +21,12 @@ from models.sequence_parallel import split_sequences
 from models.split_experts import Wish, log_ways, split_experts
 from models.stages import Stages
 from pallas_kernels.dispatch import AttentionBody
-from pallas_kernels.ragged import Pool
 from serving.engine.adapted_programs import AdaptedPrograms, compile_adapted
 from serving.engine.adapter_stacks import AdapterStacks
 from serving.engine.batch import BatchPacker, PackedBatch
 from serving.engine.device_memory import DeviceMemory, Resident
 from serving.engine.drafter import Drafter
+from serving.engine.hidden_pages import AnyPool
 from serving.engine.limits import ExecutorLimits
 from serving.engine.pipeline import EarlierStages, lower_earlier
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
@@ -129,7 +129,7 @@ class Executor:
         self._prompts: dict[int, tuple[int, ...]] = {}  # by row, of the sequences whose prompts are scored
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> AnyPool:
         return self._resident.pool
 
     @property
@@ -197,7 +197,7 @@ class Executor:
             return None
         if self._drafter is None:
             raise ValueError("a step for a draft model, which was not loaded")
-        return self._drafter.guesses(plan, self._packer)
+        return self._drafter.guesses(plan, self._packer, self.pool)
 
     def _dispatch_guesses(self, plan: StepPlan, batch: PackedBatch, made: Array | None) -> PendingGuesses:
         verifier, layout = self._verifier, batch.layout

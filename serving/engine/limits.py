@@ -9,6 +9,15 @@ from serving.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedLayers:
+    """Of the model, whose entering hidden states are kept with the pages, for a head that guesses from them."""
+
+    layers: tuple[int, ...]  # ascending
+    width: int  # of the states of all of them, of one position
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorLimits:
     """Of one data shard, where the mesh has several: each has its own rows, pages and token budget."""
 
@@ -21,6 +30,7 @@ class ExecutorLimits:
     sequence_parallel_tokens: int = 0  # of a shard's step, from which hidden states are split; 0: never
     decode_rounds: int = 1  # tokens that the device may draw of each sequence by itself
     guesses: int = 0  # at the next tokens of a sequence, that one step may verify; 0: none
+    watched: WatchedLayers | None = None  # None: no hidden states are kept
 
     @property
     def table_width(self) -> int:

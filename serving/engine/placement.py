@@ -76,8 +76,8 @@ def _first_difference(one: Any, other: Any) -> int:
     return next(i for i, (a, b) in enumerate(zip(one.shape, other.shape, strict=True)) if a != b)
 
 
-def bytes_on_a_device(pool: Pool) -> int:
-    """Bytes of each device's part of what `pool_on_mesh` gives."""
+def bytes_on_a_device(pool: Any) -> int:
+    """Bytes of each device's part of arrays, or of their forms."""
     leaves = jax.tree.leaves(pool)
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import NamedSharding
 
-from pallas_kernels.ragged import Pool
 from serving.engine import steps
 from serving.engine.batch import SEQUENCE_FIELDS, BatchLayout
+from serving.engine.hidden_pages import AnyPool
 from serving.engine.plan import Admission
 from serving.engine.request import SamplingParams
 from serving.engine.sampler_rows import SamplerRows, admission_arrays, admit, words_of
@@ -50,7 +50,7 @@ def compile_programs(
     program: steps.ModelProgram,
     layouts: list[BatchLayout],
     weights: tuple[Array, ...],
-    pool: Pool,
+    pool: AnyPool,
     rows: SamplerRows,
     progress: Progress | None = None,
     entering: Mapping[BatchLayout, jax.ShapeDtypeStruct] | None = None,
@@ -82,7 +82,7 @@ def lower_programs(
     program: steps.ModelProgram,
     layouts: list[BatchLayout],
     weights: tuple[Array, ...],
-    pool: Pool,
+    pool: AnyPool,
     rows: SamplerRows,
     entering: Mapping[BatchLayout, jax.ShapeDtypeStruct] | None = None,
     rounds: int = 1,
@@ -141,7 +141,7 @@ def lower_forward(
     program: steps.ModelProgram,
     layout: BatchLayout,
     weights: Any,
-    pool: Pool,
+    pool: AnyPool,
     rows: SamplerRows,
     *handed: jax.ShapeDtypeStruct,
 ) -> jax.stages.Lowered:
@@ -158,7 +158,7 @@ def lower_decode_rounds(
     program: steps.ModelProgram,
     layout: BatchLayout,
     weights: Any,
-    pool: Pool,
+    pool: AnyPool,
     rows: SamplerRows,
 ) -> jax.stages.Lowered:
     """`steps.decode_rounds`, or what has its arguments and results, for one bucket."""
@@ -167,7 +167,7 @@ def lower_decode_rounds(
     return decode.lower(weights, pool, rows, jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=whole))
 
 
-def _lies(pool: Pool) -> Any:
+def _lies(pool: AnyPool) -> Any:
     return jax.tree.map(lambda leaf: leaf.sharding, pool)
 
 
@@ -175,7 +175,7 @@ def lower_stage(
     program: steps.ModelProgram,
     layout: BatchLayout,
     weights: tuple[Array, ...],
-    pool: Pool,
+    pool: AnyPool,
     source: jax.ShapeDtypeStruct,
 ) -> jax.stages.Lowered:
     """The program of a pipeline's stage that is not the last one (see `steps.pass_on`)."""

@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from models.interface import ModelShape
 from models.stages import Stages, layers_of_stages
 from pallas_kernels.dispatch import AttentionBody
-from pallas_kernels.ragged import Pool
 from serving.engine import steps
+from serving.engine.hidden_pages import AnyPool, WatchedPool, states_form
 from serving.engine.kernels import checked_attention
 from serving.engine.limits import ExecutorLimits
 from serving.engine.placement import attention_on_mesh, pool_on_mesh, pool_spec, spec_of_a_device
@@ -27,17 +27,17 @@ class Stage:
 
     program: steps.ModelProgram
     weights: tuple[Array, ...]
-    pool: Pool  # jax.ShapeDtypeStructs on the mesh: the pages of its layers
+    pool: AnyPool  # jax.ShapeDtypeStructs on the mesh: the pages of its layers
 
     @property
     def mesh(self) -> Mesh:
         return self.program.mesh
 
-    def empty_pool(self) -> Pool:
+    def empty_pool(self) -> AnyPool:
         return empty_pool(self.pool)
 
 
-def empty_pool(form: Pool) -> Pool:
+def empty_pool(form: AnyPool) -> AnyPool:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), form)
 
 
@@ -55,8 +55,12 @@ def stages_of(
         spec = pool_spec(dataclasses.replace(shape, num_layers=len(layers)), limits, cache_dtype, sub_mesh)
         pool = pool_on_mesh(attention, spec, sub_mesh)
         attend = attention_on_mesh(checked_attention(attention, spec_of_a_device(spec, sub_mesh)), sub_mesh, pool)
+        watched: tuple[int, ...] = ()
+        if limits.watched is not None:
+            watched = limits.watched.layers
+            pool = WatchedPool(pool, states_form(limits.watched, limits, sub_mesh))
         graph, state = nnx.split(part)
         leaves, tree = jax.tree.flatten(state)
-        program = steps.ModelProgram(graph, tree, attend, shape.vocab_size, sub_mesh, layers.start)
+        program = steps.ModelProgram(graph, tree, attend, shape.vocab_size, sub_mesh, layers.start, watched=watched)
         made.append(Stage(program, tuple(leaves), pool))
     return made

@@ -34,6 +34,7 @@ from serving.engine.batch import (
     BatchLayout,
     slices_of,
 )
+from serving.engine.hidden_pages import AnyPool, WatchedPool, written
 from serving.engine.request import MAX_LOGPROBS
 from serving.engine.sampler_rows import SamplerRows
 from sharding.mesh import everywhere
@@ -52,6 +53,7 @@ class ModelProgram:
     vocab_size: int
     mesh: Mesh
     first_layer: int = 0  # of a pipeline's stage
+    watched: tuple[int, ...] = ()  # layers whose entering states are kept with the pages (see `hidden_pages.py`)
     attach: Callable[[Any], None] | None = None  # puts adapters beside the model's weights (see `adapted_programs.py`)
 
     def model(self, weights: tuple[Array, ...]) -> Any:
@@ -103,11 +105,11 @@ def forward(
     program: ModelProgram,
     layout: BatchLayout,
     weights: tuple[Array, ...],
-    pool: Pool,
+    pool: AnyPool,
     last_token: Array,  # [R]: the rows' own, and all that a greedy batch needs of them
     vector: Array,
     entering: Array | None = None,  # [T, D], of the last stage of a pipeline: what the stage before it hands on
-) -> tuple[Pool, Array, Array, Array, Array, Array]:
+) -> tuple[AnyPool, Array, Array, Array, Array, Array]:
     """Returns (pool, last_token, greedy tokens [S], logits [S, V] float32, the block of sequences, hidden [T, D]).
 
     The logits stay split over the mesh, and may be padded: the greedy token needs each device's best alone, and only a
@@ -126,17 +128,17 @@ def decode_rounds(
     layout: BatchLayout,
     rounds: int,
     weights: tuple[Array, ...],
-    pool: Pool,
+    pool: AnyPool,
     rows: SamplerRows,
     vector: Array,
-) -> tuple[Pool, SamplerRows, Array]:
+) -> tuple[AnyPool, SamplerRows, Array]:
     """Returns (pool, rows, tokens [rounds, S]) of a batch in which each sequence decodes, without memory of its draws.
 
     A batch that is all greedy draws as `forward` does; which of the two, the device looks up once.
     """
     random = jnp.any(sampling.is_random(sample_params(block_of_sequences(unpack(vector, layout)))))
 
-    def one(state: tuple[Pool, SamplerRows, Array], _: None) -> tuple[tuple[Pool, SamplerRows, Array], Array]:
+    def one(state: tuple[AnyPool, SamplerRows, Array], _: None) -> tuple[tuple[AnyPool, SamplerRows, Array], Array]:
         pool, rows, vector = state
         pool, last_token, tokens, logits, sequences, _hidden = forward(
             program, layout, weights, pool, rows.last_token, vector
@@ -168,10 +170,10 @@ def pass_on(
     program: ModelProgram,
     layout: BatchLayout,
     weights: tuple[Array, ...],
-    pool: Pool,
+    pool: AnyPool,
     source: Array,  # the rows' last tokens [R] for the first stage, hidden states [T, D] for another
     vector: Array,
-) -> tuple[Pool, Array]:
+) -> tuple[AnyPool, Array]:
     """A stage of a pipeline that is not the last: (pool, hidden [T, D])."""
     fields = unpack(vector, layout)
     model = program.model(weights)
@@ -181,12 +183,16 @@ def pass_on(
 
 
 def walked(
-    program: ModelProgram, model: Any, layout: BatchLayout, fields: dict[str, Array], pool: Pool, entering: Array
-) -> tuple[Array, Pool]:
+    program: ModelProgram, model: Any, layout: BatchLayout, fields: dict[str, Array], pool: AnyPool, entering: Any
+) -> tuple[Array, AnyPool]:
     """(hidden [T, D], pool) after the layers that the program has."""
     positions = program.split_tokens(fields["positions"].reshape(-1))
-    attend = attend_to(program.attention, ragged_batch(fields, layout), program.first_layer)
-    return model(entering, positions, pool, attend)
+    batch = ragged_batch(fields, layout)
+    attend = attend_to(program.attention, batch, program.first_layer)
+    if not isinstance(pool, WatchedPool):
+        return model(entering, positions, pool, attend)
+    hidden, pages, states = model.with_states(entering, positions, pool.pages, attend, program.watched)
+    return hidden, WatchedPool(pages, written(pool.states, states, batch))
 
 
 def batch_token_ids(fields: dict[str, Array], layout: BatchLayout, last_token: Array) -> Array:

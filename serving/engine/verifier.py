@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pallas_kernels.ragged import Pool
 from serving.engine import steps, verify
 from serving.engine.adapted_programs import adapted
 from serving.engine.adapter_stacks import AdapterStacks
 from serving.engine.batch import BatchLayout, PackedBatch
+from serving.engine.hidden_pages import AnyPool
 from serving.engine.plan import Range, RangeResult, StepPlan, StepResult
 from serving.engine.programs import Progress, compile_lowered
 from serving.engine.sampler_rows import ALL_BITS, NO_ID, SamplerRows, words_of
@@ -55,7 +55,7 @@ def compile_verifier(
     program: steps.ModelProgram,
     layouts: list[BatchLayout],
     weights: tuple[Array, ...],
-    pool: Pool,
+    pool: AnyPool,
     rows: SamplerRows,
     most: int,
     *,

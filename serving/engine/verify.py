@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pallas_kernels.ragged import Pool
 from serving.engine import sampling, steps
 from serving.engine.batch import SCORED, SEQUENCE_FIELDS, BatchLayout
+from serving.engine.hidden_pages import AnyPool
 from serving.engine.request import MAX_LOGPROBS
 from serving.engine.sampler_rows import NO_ID, SamplerRows
 
@@ -35,11 +35,11 @@ def forward(
     layout: BatchLayout,
     most: int,
     weights: tuple[Array, ...],
-    pool: Pool,
+    pool: AnyPool,
     last_token: Array,  # [R]
     vector: Array,
     made: Array,  # [K, R] the guesses of each row, from the host or from a draft model
-) -> tuple[Pool, Array, Array, Array]:
+) -> tuple[AnyPool, Array, Array, Array]:
     """Returns (pool, logits [N, V] float32, the block of sequences, the guesses [K, S], `NO_ID` where there is none).
 
     `most` is K. The logits are whole on every device.

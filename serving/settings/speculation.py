@@ -6,13 +6,14 @@ from typing import Literal
 
 from serving.errors import ConfigError
 
-SpeculationKind = Literal["off", "ngram", "draft"]
+SpeculationKind = Literal["off", "ngram", "draft", "eagle3"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationConfig:
-    kind: SpeculationKind = "off"  # ngram: what followed when the text last said the same; draft: a small model
-    checkpoint: Path | None = None  # of the draft model, a directory in the hub's layout
+    # ngram: what followed when the text last said the same; draft: a small model; eagle3: a head on the model's states
+    kind: SpeculationKind = "off"
+    checkpoint: Path | None = None  # of the draft model or the head, a directory in the hub's layout
     depth: int = 4  # guesses at most, of one stream in one step
     ngram_shortest: int = 2  # tokens at the end of the text that are looked up in it
     ngram_longest: int = 4
@@ -20,9 +21,10 @@ class SpeculationConfig:
 
 
 def check_speculation(speculation: SpeculationConfig, where: str) -> None:
-    if (speculation.kind == "draft") != (speculation.checkpoint is not None):
+    if (speculation.kind in ("draft", "eagle3")) != (speculation.checkpoint is not None):
         raise ConfigError(
-            f'{where}: speculation.checkpoint is for speculation.kind = "draft", which needs it', param="checkpoint"
+            f'{where}: speculation.checkpoint is for speculation.kind = "draft" or "eagle3", which need it',
+            param="checkpoint",
         )
     if speculation.ngram_shortest > speculation.ngram_longest:
         raise ConfigError(

@@ -79,7 +79,9 @@ class _Row:
 
 
 class PagedDevice:
-    def __init__(self, *, num_pages: int, page_size: int, num_rows: int, max_tokens: int) -> None:
+    def __init__(
+        self, *, num_pages: int, page_size: int, num_rows: int, max_tokens: int, draft_is_head: bool = False
+    ) -> None:
         self._page_size = page_size
         self._num_pages = num_pages
         self._num_rows = num_rows
@@ -87,6 +89,7 @@ class PagedDevice:
         self._memory = [_NOTHING] * (num_pages * page_size)
         self._rows: dict[int, _Row] = {}
         self._draft_memory = [_NOTHING] * (num_pages * page_size)  # of a draft model, under the same page numbers
+        self._ahead = int(draft_is_head)  # an EAGLE-3 head's entry at a position is made from the token after it
         self._made: dict[int, list[int]] = {}  # its guesses, by row
         self._step = 0
         self.tokens_computed = 0
@@ -162,19 +165,22 @@ class PagedDevice:
         def place(position: int) -> int:
             return planned.pages[position // size] * size + position % size
 
-        assert list(planned.token_ids) == row.token_ids[start:end]
+        assert list(planned.token_ids) == row.token_ids[start + self._ahead : end + self._ahead]
         for position in range(start):
             assert self._draft_memory[place(position)] == row.held[position], "the draft model has not read this"
         for position in range(start, end):
+            if self._ahead:
+                assert self._memory[place(position)] == row.held[position], "there is no hidden state to read"
             self._draft_memory[place(position)] = row.held[position]
         guesses: list[int] = []
+        first, end = end, end + self._ahead
         held = row.held[end - 1]
         for number in range(planned.guesses):
             assert end == len(row.token_ids), "guesses after a token that is not the last one"
             guesses.append(next_token(held, row.sampling, end + number - row.num_prompt) ^ (held % 3 == 0))
             held = content(held, guesses[-1])
             if number < planned.guesses - 1:
-                self._draft_memory[place(end + number)] = held
+                self._draft_memory[place(first + number)] = held
         return guesses
 
     def _forget(self, planned: Range, row: _Row) -> None:

@@ -26,8 +26,8 @@ NOT_MADE = -1  # stands for a guess that the device will make
 class Speculator:
     """Guesses at most `most` tokens of a sequence, in steps of at most `most_tokens`. `buckets` are the step sizes that
     are compiled. `lookup` makes what looks for a new stream's guesses; None: a draft model makes them on the device,
-    and reads at most `buckets[-1]` tokens of its sequences in a step. `adapts` False: whatever is found is guessed,
-    however seldom it is right."""
+    and reads at most `buckets[-1]` tokens of its sequences in a step; with `head` an EAGLE-3 head in its place.
+    `adapts` False: whatever is found is guessed, however seldom it is right."""
 
     def __init__(
         self,
@@ -37,8 +37,9 @@ class Speculator:
         buckets: tuple[int, ...],
         lookup: Callable[[Sequence], Lookup] | None,
         adapts: bool = True,
+        head: bool = False,
     ) -> None:
-        self.kind: SpeculationKind = "draft" if lookup is None else "ngram"
+        self.kind: SpeculationKind = "ngram" if lookup is not None else "eagle3" if head else "draft"
         self.guessed = 0
         self.accepted = 0
         self._most = most
@@ -46,6 +47,7 @@ class Speculator:
         self._lookup = lookup
         self._adapts = adapts
         self._most_read = buckets[-1]
+        self._ahead = int(head)  # a head's entry at a position is made from the token after it
         self._pace = Pace(buckets)
 
     def would_guess(self, running: Several[Sequence]) -> bool:
@@ -77,7 +79,7 @@ class Speculator:
         sequence, planned = draft.decoding[index], draft.decodes[index]
         guessing = sequence.guessing
         assert guessing is not None
-        start, known = guessing.read, len(sequence.tokens)
+        start, known = guessing.read, len(sequence.tokens) - self._ahead
         end = min(known, start + room)
         guesses = depth if end == known else 0
         if guesses:
@@ -88,7 +90,7 @@ class Speculator:
                 planned,
                 start=start,
                 length=end - start,
-                token_ids=tuple(sequence.tokens[start:end]),
+                token_ids=tuple(sequence.tokens[start + self._ahead : end + self._ahead]),
                 pages=sequence.page_table,
                 samples=guesses > 0,
                 guesses=guesses,
@@ -100,7 +102,8 @@ class Speculator:
     def issue(self, plan: StepPlan, owners: list[Sequence], now: float) -> None:
         """A plan is on its way."""
         guesses = plan.guesses
-        catching_up = sum(r.length for r in plan.drafting) > 2 * len(plan.drafting)
+        # What it reads from step to step: a head all that was accepted, from the states that are there by now.
+        catching_up = sum(r.length for r in plan.drafting) > (2 + self._ahead * (self._most - 1)) * len(plan.drafting)
         if catching_up or (not guesses and (plan.num_decode < len(plan.ranges) or plan.admissions)):
             self._pace.interrupt()
             return
@@ -121,7 +124,7 @@ class Speculator:
         guessing = sequence.guessing
         assert guessing is not None
         guessing.observe(planned.guesses, accepted)
-        if guessing.lookup is None:  # of its guesses it has computed all but the last
+        if guessing.lookup is None and not self._ahead:  # of its guesses it has computed all but the last
             guessing.read = planned.start + planned.length - planned.guesses + min(accepted, planned.guesses - 1)
 
     def _find(self, sequence: Sequence) -> tuple[int, ...]:
@@ -162,12 +165,17 @@ def speculator_for(config: SpeculationConfig, limits: ExecutorLimits) -> Specula
     buckets = limits.guessed_buckets
     if not buckets:
         return None
+
+    def lookup(_: Sequence) -> Lookup:
+        return PromptLookup(config.ngram_shortest, config.ngram_longest)
+
     return Speculator(
         most=limits.guesses,
         most_tokens=buckets[-1],
         buckets=limits.token_buckets,
-        lookup=None if config.kind == "draft" else lambda _: PromptLookup(config.ngram_shortest, config.ngram_longest),
+        lookup=lookup if config.kind == "ngram" else None,
         adapts=config.adaptive,
+        head=config.kind == "eagle3",
     )
 
 

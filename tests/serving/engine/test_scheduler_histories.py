@@ -107,6 +107,7 @@ class _History:
         self.guesses = rng.choice((0, 0, 1, 3))
         self.adapts = rng.random() < 0.3
         self.drafts = rng.random() < 0.5
+        self.head = self.drafts and rng.random() < 0.5
         self.host_pages = rng.choice((0, 2, 6, 20))
         self.disk_pages = rng.choice((0, 3, 30)) if self.host_pages else 0
         self.batch = rng.choice((1, 2, 5))
@@ -150,6 +151,7 @@ class _History:
             page_size=self.page_size,
             num_rows=self.max_num_seqs,
             max_tokens=self.budget,
+            draft_is_head=self.head,
         )
         self.tiers = self._new_tiers() if self.host_pages else None
         self.scheduler = Scheduler(
@@ -193,6 +195,7 @@ class _History:
             buckets=tuple(range(1, self.budget + 1)),
             lookup=None if self.drafts else lambda sequence: PromptLookup(1, 3),
             adapts=self.adapts,
+            head=self.head,
         )
 
     def _lose_engine(self) -> None:

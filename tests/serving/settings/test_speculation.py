@@ -1,6 +1,7 @@
 """The table `speculation` of a deployment."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -19,9 +20,10 @@ def test_nothing_is_guessed_unless_it_is_asked_for(tmp_path: Path) -> None:
     assert loaded(tmp_path, "").kind == "off"
 
 
-def test_a_draft_model_is_found_beside_the_file(tmp_path: Path) -> None:
-    found = loaded(tmp_path, 'kind = "draft"\ncheckpoint = "small"\ndepth = 6')
-    assert found == SpeculationConfig(kind="draft", checkpoint=tmp_path / "small", depth=6)
+@pytest.mark.parametrize("kind", ["draft", "eagle3"])
+def test_its_checkpoint_is_found_beside_the_file(tmp_path: Path, kind: Literal["draft", "eagle3"]) -> None:
+    found = loaded(tmp_path, f'kind = "{kind}"\ncheckpoint = "small"\ndepth = 6')
+    assert found == SpeculationConfig(kind=kind, checkpoint=tmp_path / "small", depth=6)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,8 @@ def test_a_draft_model_is_found_beside_the_file(tmp_path: Path) -> None:
         ('kind = "ngram"\ncheckpoint = "small"', "checkpoint"),
         ('checkpoint = "small"', "checkpoint"),
         ('kind = "ngram"\nngram_shortest = 5', "ngram_shortest"),
-        ('kind = "eagle3"', "speculation.kind"),
+        ('kind = "eagle3"', "checkpoint"),
+        ('kind = "medusa"', "speculation.kind"),
         ('kind = "ngram"\ndepth = 0', "depth"),
         ('kind = "ngram"\ndepth = 16', "depth"),
         ('kind = "ngram"\nngram_longest = 17', "ngram_longest"),

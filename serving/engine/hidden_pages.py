@@ -1,0 +1,62 @@
+"""Hidden states of the model beside its K and V, for a head that guesses from them (see `models/eagle3.py`).
+
+They lie under the page numbers of the pool, and are part of it: what shares a page, takes it from a lower tier or drops
+it does so with both. A deployment without such a head has no such part.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pallas_kernels.ragged import Pool, RaggedBatch
+from serving.engine.limits import ExecutorLimits, WatchedLayers
+from sharding.rules import MODEL_AXES
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class WatchedPool:
+    """The pool of a model whose hidden states are kept."""
+
+    pages: Pool
+    states: Array  # [pages, page_size, N]
+
+
+AnyPool = Pool | WatchedPool
+
+
+def states_form(watched: WatchedLayers, limits: ExecutorLimits, mesh: Mesh) -> jax.ShapeDtypeStruct:
+    """Of one data shard. The devices share the numbers of a position out, where they can."""
+    devices = mesh.devices.size
+    split = MODEL_AXES if watched.width % devices == 0 else None
+    return jax.ShapeDtypeStruct(
+        (limits.num_pages, limits.page_size, watched.width),
+        jnp.dtype(watched.dtype),
+        sharding=NamedSharding(mesh, PartitionSpec(None, None, split)),
+    )
+
+
+def written(states: Array, new: Array, batch: RaggedBatch) -> Array:
+    """`new` [T, N] at the places of the batch's tokens; those of padding are dropped."""
+    pages, slots = _places(states, batch)
+    pages = jnp.where(batch.sequence_ids < batch.page_table.shape[0], pages, states.shape[0])
+    new = new.astype(states.dtype)
+    if new.shape[0] == 1:  # XLA would turn a scatter of one row into a select over the whole pool
+        pages, slots, new = jnp.append(pages, states.shape[0]), jnp.append(slots, 0), jnp.pad(new, ((0, 1), (0, 0)))
+    return states.at[pages, slots].set(new, mode="drop")
+
+
+def read(states: Array, batch: RaggedBatch) -> Array:
+    """[T, N] of the batch's positions; of padding anything."""
+    return states[_places(states, batch)]
+
+
+def _places(states: Array, batch: RaggedBatch) -> tuple[Array, Array]:
+    size = states.shape[1]
+    count, width = batch.page_table.shape
+    owner = jnp.minimum(batch.sequence_ids, count - 1)
+    column = jnp.minimum(batch.positions // size, width - 1)
+    return batch.page_table[owner, column], batch.positions % size
