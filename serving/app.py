@@ -176,7 +176,13 @@ def build_generator(deployment: Deployment, engine: Engine) -> Generator:
     return Generator(
         engine=engine,
         tokenizer=tokenizer,
-        chat_format=load_chat_format(checkpoint, tokenizer.checkpoint, deployment.model.chat_template),
+        chat_format=load_chat_format(
+            checkpoint,
+            tokenizer.checkpoint,
+            deployment.model.chat_template,
+            reasoning=deployment.model.reasoning,
+            calls=deployment.model.tool_calls,
+        ),
         model_name=deployment.name,
         max_model_len=window_of(deployment),
     )

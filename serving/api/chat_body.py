@@ -29,7 +29,6 @@ REFUSED_CHAT = {
     "echo": Refusal("use continue_final_message to continue a message", (False,)),
     "function_call": Refusal("it is deprecated; use tool_choice"),
     "functions": Refusal("it is deprecated; use tools"),
-    "include_reasoning": Refusal("reasoning is part of the text", (True,)),
     "modalities": Refusal("output is text only", (["text"],)),
     "moderation": Refusal("there is no moderation"),
     "prediction": Refusal("predicted outputs are not offered"),
@@ -123,6 +122,7 @@ class ChatBody(SamplingBody, kw_only=True):
 
     messages: Messages
     logprobs: bool | None = None
+    include_reasoning: bool | None = None  # False: what the model thinks before it answers is left out
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None

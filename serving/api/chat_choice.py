@@ -2,13 +2,15 @@
 
 import hashlib
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from serving.api.reply_parts import Logprobs, chat_logprobs, flagged
 from serving.engine.request import FinishReason
+from serving.generation.answers.answer_reader import AnswerReader
+from serving.generation.answers.parts import ToolCall
 from serving.generation.request import TextDelta, TextLogprobs
-from serving.generation.tool_calls import HermesToolParser, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,17 +18,23 @@ class Seen:
     """What one delta shows to the client."""
 
     content: str
+    reasoning: str = ""
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     finish_reason: str | None = None
 
 
 class ChatChoice:
-    def __init__(self, index: int, *, with_tools: bool, reply_id: str) -> None:
+    def __init__(
+        self, index: int, *, tools: Sequence[dict[str, Any]] | None, reply_id: str, include_reasoning: bool = True
+    ) -> None:
         """A call's id follows from `reply_id`, so that all readers of one reply see the same."""
         self._index = index
-        ids = (_call_id(reply_id, index, number) for number in itertools.count())
-        self._parser = HermesToolParser(lambda: next(ids)) if with_tools else None
+        self._tools = tools
+        self._ids = (_call_id(reply_id, index, number) for number in itertools.count())
+        self._include_reasoning = include_reasoning
+        self._reader: AnswerReader | None = None  # made for the first delta, which says how the answer is written
         self._content: list[str] = []
+        self._reasoning: list[str] = []
         self._tool_calls: list[dict[str, Any]] = []
         self._logprobs: list[TextLogprobs] = []
         self._token_ids: list[int] = []
@@ -37,19 +45,22 @@ class ChatChoice:
 
     def show(self, delta: TextDelta) -> Seen:
         """For a stream: what has become certain, each call whole and with its index."""
-        if self._parser is None:
-            return Seen(delta.text, finish_reason=delta.finish_reason.value if delta.finish_reason else None)
-        parsed = self._parser.feed(delta.text)
-        content, calls = parsed.content, parsed.tool_calls
+        if self._reader is None:
+            self._reader = AnswerReader(delta.answer, self._tools, lambda: next(self._ids))
+        parsed = self._reader.feed(delta.text)
+        content, reasoning, calls = parsed.content, parsed.reasoning, parsed.tool_calls
         if delta.finish_reason is not None:
-            rest = self._parser.finish()
-            content, calls = content + rest.content, calls + rest.tool_calls
-        return Seen(content, [_call(call) for call in calls], self._reason(delta.finish_reason))
+            rest = self._reader.finish()
+            content, reasoning, calls = content + rest.content, reasoning + rest.reasoning, calls + rest.tool_calls
+        if not self._include_reasoning:
+            reasoning = ""
+        return Seen(content, reasoning, [_call(call) for call in calls], self._reason(delta.finish_reason))
 
     def keep(self, delta: TextDelta) -> None:
         """For a whole reply."""
         seen = self.show(delta)
         self._content.append(seen.content)
+        self._reasoning.append(seen.reasoning)
         self._tool_calls += [{key: call[key] for key in ("id", "type", "function")} for call in seen.tool_calls]
         self._logprobs += delta.logprobs
         self._token_ids += delta.token_ids
@@ -61,6 +72,8 @@ class ChatChoice:
     def reply(self, *, logprobs: bool, token_ids: bool) -> dict[str, Any]:
         text = "".join(self._content)
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if reasoning := "".join(self._reasoning):
+            message["reasoning_content"] = reasoning
         if self._tool_calls:
             message |= {"content": text or None, "tool_calls": self._tool_calls}
         choice: dict[str, Any] = {
@@ -76,7 +89,7 @@ class ChatChoice:
         return choice
 
     def _reason(self, reason: FinishReason | None) -> str | None:
-        if reason is FinishReason.STOP and self._parser is not None and self._parser.calls_made:
+        if reason is FinishReason.STOP and self._reader is not None and self._reader.calls_made:
             return "tool_calls"
         return reason.value if reason else None
 

@@ -36,9 +36,8 @@ class ChatReply:
         Raises RequestError for what the body asks for and this model cannot do.
         """
         self._body = body
-        self._with_tools = body.offered_tools is not None
-        if self._with_tools:
-            service.check_tool_format()
+        if body.offered_tools is not None:
+            service.check_tool_format(body.model)
         newer = {} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
         newer["grammar"] = _grammar_param(body)
         request = text_request(body, caller.request_id)
@@ -99,7 +98,13 @@ class ChatReply:
 
     def choice(self, index: int) -> ChatChoice:
         if index not in self._choices:
-            self._choices[index] = ChatChoice(index, with_tools=self._with_tools, reply_id=self._id)
+            body = self._body
+            self._choices[index] = ChatChoice(
+                index,
+                tools=body.offered_tools,
+                reply_id=self._id,
+                include_reasoning=body.include_reasoning is not False,
+            )
         return self._choices[index]
 
     def _first(self, chunks: Chunks, delta: TextDelta) -> bytes:
@@ -114,7 +119,7 @@ class ChatReply:
         body = self._body
         seen = self.choice(delta.index).show(delta)
         rich = bool(body.logprobs or body.return_token_ids or body.continuous_usage)
-        if not (rich or seen.tool_calls or seen.finish_reason):
+        if not (rich or seen.reasoning or seen.tool_calls or seen.finish_reason):
             return chunks.text(delta.index, seen.content) if seen.content else None
         fields: dict[str, Any] = {}
         if seen.content:
@@ -122,6 +127,8 @@ class ChatReply:
         if seen.tool_calls:
             fields["tool_calls"] = seen.tool_calls
         choice: dict[str, Any] = {
+        if seen.reasoning:
+            fields["reasoning_content"] = seen.reasoning
             "index": delta.index,
             "delta": fields,
             "logprobs": chat_logprobs(delta.logprobs) if body.logprobs else None,

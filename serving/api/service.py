@@ -12,6 +12,7 @@ from serving.errors import NotFoundError, UnsupportedError
 from serving.events.event_log import EventLog
 from serving.gateway.gateway import Gateway
 from serving.generation.generator import Generator
+from serving.generation.answers.answer_form import CALL_FORM_NAMES
 from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
@@ -94,10 +95,10 @@ class Service:
     def check_tool_format(self) -> None:
         """Raises UnsupportedError. A model without a chat template is refused by the generator."""
         chat_format = self.generator.chat_format
-        if chat_format is not None and not chat_format.writes_hermes_tool_calls:
+        if chat_format is not None and not chat_format.answer_form(with_tools=True).calls:
             raise UnsupportedError(
-                f"tools are not supported with {self.card.name}: its chat template does not write calls between "
-                "<tool_call> tags, the one form that is read here",
+                f"tools are not supported with {self.card.name}: its chat template does not tell how calls are "
+                f"written; a deployment may say it by model.tool_calls, one of {', '.join(CALL_FORM_NAMES)}",
                 param="tools",
             )
 

@@ -3,10 +3,12 @@
 import json
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from serving.errors import CheckpointError, ConfigError, RequestError, UnsupportedError
+from serving.generation.answers.answer_form import AUTO, AnswerForm, begins_after, form_of
 from serving.generation.checkpoint_text import CheckpointText
 from serving.generation.template_process import TemplateError, TemplateProcess
 
@@ -22,6 +24,7 @@ class ChatFormat:
     - the role `developer` becomes `system` where the template says nothing of it: OpenAI's clients send the one for the
       other, and most templates refuse or misread it;
     - an assistant's message that has a `refusal` and no content has it as its content;
+    - an assistant's `reasoning_content` is its `thinking` where the template reads that, as gpt-oss' does;
     - tools, or a keyword argument, that the template does not read are refused rather than ignored;
     - limits on time, memory and output (`template_process.py`).
 
@@ -36,10 +39,16 @@ class ChatFormat:
         *,
         source: str,
         seconds: float = 2.0,
+        reasoning: str = AUTO,
+        calls: str = AUTO,
     ) -> None:
         """`templates` by name: "default", and "tool_use" where tools have one of their own. `source` says in errors
-        where they come from. Raises CheckpointError where one cannot be parsed."""
+        where they come from. `reasoning` and `calls` name the forms of answers, where the templates do not tell them.
+        Raises CheckpointError where a template cannot be parsed."""
         self._templates = dict(templates)
+        self._forms = {
+            name: form_of(template, reasoning=reasoning, calls=calls) for name, template in self._templates.items()
+        }
         self._special_tokens = dict(special_tokens)
         self._source = source
         self._process = TemplateProcess(templates, seconds=seconds)
@@ -49,10 +58,10 @@ class ChatFormat:
             self.close()
             raise CheckpointError(f"the chat template of {source} cannot be used: {error.message}") from None
 
-    @property
-    def writes_hermes_tool_calls(self) -> bool:
-        """True where the model writes its calls as JSON between <tool_call> and </tool_call>."""
-        return "<tool_call>" in self._templates[self._name(with_tools=True)]
+    def answer_form(self, prompt: str = "", *, with_tools: bool) -> AnswerForm:
+        """Of the answer to this rendered prompt."""
+        form = self._forms[self._name(with_tools=with_tools)]
+        return replace(form, begins=begins_after(form, prompt))
 
     def reads(self, variable: str, *, with_tools: bool = False) -> bool:
         """True where the template looks at `variable` ("tools", "enable_thinking")."""
@@ -86,6 +95,8 @@ class ChatFormat:
         chat = [_plain_message(message, f"messages[{i}]") for i, message in enumerate(_checked(messages))]
         if "developer" not in self._templates[name]:
             chat = [{**message, "role": "system"} if message["role"] == "developer" else message for message in chat]
+        if "thinking" in self._templates[name] and "reasoning_content" not in self._templates[name]:
+            chat = [_with_thinking(message) for message in chat]
         marker = f"continue-{secrets.token_hex(8)} "  # the space shows whether the template trims
         if continue_final_message:
             chat[-1]["content"] += marker
@@ -138,18 +149,27 @@ class ChatFormat:
         raise CheckpointError(f"the chat template of {self._source} does what it may not: {message}")
 
 
-def load_chat_format(checkpoint: Path, text: CheckpointText, override: Path | None = None) -> ChatFormat | None:
+def load_chat_format(
+    checkpoint: Path,
+    text: CheckpointText,
+    override: Path | None = None,
+    *,
+    reasoning: str = AUTO,
+    calls: str = AUTO,
+) -> ChatFormat | None:
     """The deployment's template file, else the checkpoint's; None where there is neither. Raises CheckpointError, or
     ConfigError where the deployment's file cannot be read."""
-    if override is None:
-        if not text.chat_templates:
-            return None
-        return ChatFormat(text.chat_templates, text.special_tokens, source=checkpoint.name)
-    try:
-        template = override.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{override}: cannot be read as a chat template: {error}", param="chat_template") from error
-    return ChatFormat({"default": template}, text.special_tokens, source=override.name)
+    templates, source = text.chat_templates, checkpoint.name
+    if override is not None:
+        try:
+            templates, source = {"default": override.read_text(encoding="utf-8")}, override.name
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"{override}: cannot be read as a chat template: {error}", param="chat_template"
+            ) from error
+    if not templates:
+        return None
+    return ChatFormat(templates, text.special_tokens, source=source, reasoning=reasoning, calls=calls)
 
 
 def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -173,6 +193,13 @@ def _plain_message(message: dict[str, Any], where: str) -> dict[str, Any]:
             _plain_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(plain["tool_calls"])
         ]
     return plain
+
+
+def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
+    if "reasoning_content" not in message:
+        return message
+    plain = {key: value for key, value in message.items() if key != "reasoning_content"}
+    return {"thinking": message["reasoning_content"], **plain}
 
 
 def _content_text(content: Any, where: str) -> str:

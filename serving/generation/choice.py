@@ -91,6 +91,7 @@ class Choice:
                 guessed_tokens=self._guessed_tokens,
                 accepted_tokens=self._accepted_tokens,
             ),
+            answer=self._prepared.answer,
             text=text,
             token_ids=tuple(held.token_id for held in tokens),
             logprobs=tuple(self.describe(held.logprobs) for held in tokens if held.logprobs is not None),

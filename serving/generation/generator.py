@@ -18,6 +18,7 @@ from serving.errors import (
     UnsupportedError,
 )
 from serving.generation.answer_grammar import answer_grammar
+from serving.generation.answers.answer_form import PLAIN, AnswerForm
 from serving.generation.chat_format import ChatFormat
 from serving.generation.checkpoint_text import SamplingDefaults
 from serving.generation.choice import Choice, ChoiceStep
@@ -25,7 +26,6 @@ from serving.generation.detokenizer import decode
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.generation.stop_strings import StopStrings
 from serving.generation.tokenizer import Tokenizer
-from serving.generation.tool_calls import TOOL_CALL_TAGS
 from serving.generation.validation import check_defaults, check_text, check_token_ids, resolve_sampling
 from serving.observability.request_trace import UNTRACED, RequestTrace
 
@@ -62,6 +62,7 @@ class Generator:
         prompt_param = "prompt" if request.messages is None else "messages"
         if not ids:
             raise RequestError("the prompt has no tokens", param=prompt_param)
+        form = self._answer_form(request, text)
         options = request.options
         sampling = resolve_sampling(
             options,
@@ -80,8 +81,9 @@ class Generator:
             stop=tuple(dict.fromkeys(options.stop)),
             include_stop_str_in_output=options.include_stop_str_in_output,
             skip_special_tokens=options.skip_special_tokens,
-            grammar=answer_grammar(request, text, self.chat_format, self.tokenizer),
-            kept_special_tokens=_tag_tokens(self.tokenizer) if request.tools else frozenset(),
+            grammar=answer_grammar(request, form, self.chat_format, self.tokenizer),
+            answer=form,
+            kept_special_tokens=_tag_tokens(form, self.tokenizer, with_tools=bool(request.tools)),
             cache_salt=request.cache_salt,
             adapter=request.adapter,
             priority=request.priority,
@@ -165,6 +167,10 @@ class Generator:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
+    async def encoded(self, request: TextRequest) -> tuple[int, ...]:
+        """The prompt's tokens, as `prepare` has them. Raises RequestError."""
+        return (await self._prompt(request, UNTRACED))[1]
+
     def detokenize(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         """Raises RequestError for an id outside the vocabulary."""
         ids = check_token_ids(token_ids, self.tokenizer.vocab_size, "tokens")
@@ -185,6 +191,11 @@ class Generator:
             continue_final_message=request.continue_final_message,
             variables=request.chat_template_kwargs,
         )
+
+    def _answer_form(self, request: TextRequest, prompt: str | None) -> AnswerForm:
+        if request.messages is None or self.chat_format is None:
+            return PLAIN
+        return self.chat_format.answer_form(prompt or "", with_tools=bool(request.tools))
 
     async def _prompt(self, request: TextRequest, trace: RequestTrace) -> tuple[str | None, tuple[int, ...]]:
         if (request.prompt is None) == (request.messages is None):
@@ -266,9 +277,9 @@ def _check_end_tokens(tokenizer: Tokenizer) -> None:
         )
 
 
-def _tag_tokens(tokenizer: Tokenizer) -> frozenset[int]:
-    """The special tokens that are a tool call's tags: without them a call's text could not be told from content."""
-    encoded = [tokenizer.encode(tag, add_special_tokens=False) for tag in TOOL_CALL_TAGS]
+def _tag_tokens(form: AnswerForm, tokenizer: Tokenizer, *, with_tools: bool) -> frozenset[int]:
+    """The special tokens that are an answer's tags: without them its parts could not be told from each other."""
+    encoded = [tokenizer.encode(tag, add_special_tokens=False) for tag in form.tags(with_tools=with_tools)]
     return frozenset(ids[0] for ids in encoded if len(ids) == 1 and tokenizer.is_special(ids[0]))
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.engine.request import FinishReason, GrammarSpec, Priority, SamplingParams
+from serving.generation.answers.answer_form import PLAIN, AnswerForm
 from serving.generation.call_grammar import CallRules
 
 
@@ -57,6 +58,7 @@ class TextRequest:
     cache_salt: str = ""
     model: str | None = None  # by the client's name for it; None: the served one without an adapter
     adapter: str = ""  # that `model` means, once somebody has looked it up
+    may_fall_back: bool = True  # another model may answer, and say so, where the engine of this one is away or full
     priority: Priority | None = None  # None: what the gateway gives, else standard
     tenant: str = ""
     user: str = ""  # of the tenant's, in its own words: for the event log alone
@@ -76,8 +78,9 @@ class PreparedPrompt:
     stop: tuple[str, ...]
     include_stop_str_in_output: bool
     skip_special_tokens: bool
-    kept_special_tokens: frozenset[int]  # shown even so: the tags around tool calls, where these are wanted
+    kept_special_tokens: frozenset[int]  # shown even so: the tags of the answer's parts
     cache_salt: str
+    answer: AnswerForm = PLAIN
     adapter: str = ""
     priority: Priority | None = None
     tenant: str = ""
@@ -142,6 +145,7 @@ class TextDelta:
 
     index: int  # of the choice
     usage: Usage
+    answer: AnswerForm = PLAIN  # how the text is to be read
     text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TextLogprobs, ...] = ()  # one per token id where asked for

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from serving.engine.request import FinishReason
 from serving.errors import ContextLengthError, ConversationStoreError
+from serving.generation.answers.parts import ToolCall
 from serving.generation.generator import Generator
 from serving.generation.request import TextRequest
-from serving.generation.tool_calls import ToolCall
 from serving.orchestrator.context import Context, ContextBuilder, ContextParts, ContextShares, Passage
 from serving.orchestrator.control_tokens import ControlTokens
 from serving.orchestrator.counter import PromptCounter

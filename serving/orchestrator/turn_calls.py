@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.errors import RequestError
+from serving.generation.answers.parts import ToolCall
 from serving.generation.call_grammar import ANY_ARGUMENTS, CallableTool, CallRules
-from serving.generation.tool_calls import ToolCall
 from serving.orchestrator.marked_data import marked
 from serving.orchestrator.tools.registry import ToolResult
 from serving.orchestrator.turn_request import TurnRequest
@@ -108,8 +108,11 @@ def same_call(call: ToolCall) -> tuple[str, str]:
     return call.name, json.dumps(json.loads(call.arguments), sort_keys=True)
 
 
-def assistant_message(text: str, calls: Sequence[ToolCall]) -> Message:
+def assistant_message(text: str, calls: Sequence[ToolCall], reasoning: str = "") -> Message:
+    """Templates decide which answers' reasoning the model reads again: most keep it while tools run."""
     message: Message = {"role": "assistant", "content": text}
+    if reasoning:
+        message["reasoning_content"] = reasoning
     if calls:
         message["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

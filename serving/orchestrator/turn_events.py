@@ -1,6 +1,7 @@
 """What happens in one turn, in its order; every protocol makes its own form of these.
 
-    ContextFitted, then of one answer of the model: TextOut ...  (CallBegun, CallArguments ..., CallReady) ...
+    ContextFitted, then of one answer of the model: ReasoningOut ... TextOut ...
+    (CallBegun, CallArguments ..., CallReady) ...
     ResultReady of each call that runs here, as they end; and again from ContextFitted, until
     TurnEnded: exactly one, and the last, of a turn that does not raise.
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from serving.generation.tool_calls import ToolCall
+from serving.generation.answers.parts import ToolCall
 from serving.orchestrator.context import Context
 from serving.orchestrator.tools.registry import ToolResult
 
@@ -45,6 +46,11 @@ class ContextFitted:
     """Before each call of the model."""
 
     context: Context
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningOut:
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,4 +104,6 @@ class TurnEnded:
     detail: str = ""
 
 
-TurnEvent = ContextFitted | TextOut | CallBegun | CallArguments | CallReady | ResultReady | Notice | TurnEnded
+TurnEvent = (
+    ContextFitted | ReasoningOut | TextOut | CallBegun | CallArguments | CallReady | ResultReady | Notice | TurnEnded
+)

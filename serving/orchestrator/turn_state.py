@@ -5,14 +5,16 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 
 from serving.engine.request import FinishReason
+from serving.generation.answers.answer_reader import AnswerReader
+from serving.generation.answers.parts import Part, Reasoning, ToolCall
 from serving.generation.request import TextDelta, Usage
-from serving.generation.tool_calls import HermesToolParser, ToolCall
 from serving.orchestrator.memory.strategies import Recalled
 from serving.orchestrator.turn_calls import OfferedTools, assistant_message, call_ids, same_call
 from serving.orchestrator.turn_events import (
     CallArguments,
     CallBegun,
     CallReady,
+    ReasoningOut,
     TextOut,
     TurnEnd,
     TurnEnded,
@@ -52,7 +54,7 @@ class TurnState:
 
     def add(self, answer: "Answer") -> None:
         self.rounds += 1
-        self.messages.append(assistant_message(answer.text, answer.calls))
+        self.messages.append(assistant_message(answer.text, answer.calls, answer.reasoning))
         if answer.usage is not None:
             self._prompt_tokens += answer.usage.prompt_tokens
             self._cached_tokens += answer.usage.cached_tokens
@@ -98,9 +100,12 @@ class Answer:
     """One answer of the model, read as it comes."""
 
     def __init__(self, state: TurnState) -> None:
-        self._parser = HermesToolParser(lambda: next(state.ids)) if state.offered.all else None
+        self._tools = state.offered.shown
+        self._ids = state.ids
+        self._reader: AnswerReader | None = None  # made for the first delta, which says how the answer is written
         self._of_client = state.offered.names_of_client
         self._texts: list[str] = []
+        self._thoughts: list[str] = []
         self.calls: list[ToolCall] = []
         self.finish: FinishReason | None = None
         self.usage: Usage | None = None
@@ -110,19 +115,26 @@ class Answer:
         return "".join(self._texts)
 
     @property
+    def reasoning(self) -> str:
+        return "".join(self._thoughts)
+
+    @property
     def ours(self) -> list[ToolCall]:
         """Calls that do not wait for the client: also those of tools that there are not, which get a result too."""
         return [call for call in self.calls if call.name not in self._of_client]
 
     def see(self, delta: TextDelta) -> Iterator[TurnEvent]:
         self.usage, self.finish = delta.usage, delta.finish_reason
-        parts: Sequence[str | ToolCall] = (delta.text,)
-        if self._parser is not None:
-            parts = self._parser.feed(delta.text).parts
-            if delta.finish_reason is not None:
-                parts = (*parts, *self._parser.finish().parts)
+        if self._reader is None:
+            self._reader = AnswerReader(delta.answer, self._tools, lambda: next(self._ids))
+        parts: Sequence[Part] = self._reader.feed(delta.text).parts
+        if delta.finish_reason is not None:
+            parts = (*parts, *self._reader.finish().parts)
         for part in parts:
-            if isinstance(part, ToolCall):
+            if isinstance(part, Reasoning):
+                self._thoughts.append(part.text)
+                yield ReasoningOut(part.text)
+            elif isinstance(part, ToolCall):
                 self.calls.append(part)
                 yield CallBegun(part.id, part.name)
                 yield CallArguments(part.id, part.arguments)

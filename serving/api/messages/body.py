@@ -38,7 +38,8 @@ REFUSED_MESSAGES = {
     "service_tier": Refusal("there is one tier", ("auto", "standard_only")),
     "speed": Refusal("there is one speed", ("standard",)),
     "thinking": Refusal(
-        "reasoning is part of the text; models name their own switch, which goes into chat_template_kwargs",
+        "models name the switch of their reasoning themselves, and it goes into chat_template_kwargs; what they think "
+        "comes as blocks of type thinking",
         ({"type": "disabled"},),
     ),
 }
@@ -66,6 +67,13 @@ class ToolUseBlock(Block, kw_only=True, tag="tool_use"):
     input: dict[str, Any]
 
 
+class ThinkingBlock(Block, kw_only=True, tag="thinking"):
+    """What the model thought, as an answer comes back from the SDK. Nothing is signed here."""
+
+    thinking: str
+    signature: str | None = None
+
+
 class ToolResultBlock(Block, kw_only=True, tag="tool_result"):
     tool_use_id: str
     content: str | list[TextBlock] | None = None
@@ -77,7 +85,7 @@ class UserTurn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_fie
 
 
 class AssistantTurn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="role", tag="assistant"):
-    content: str | list[TextBlock | ToolUseBlock]
+    content: str | list[TextBlock | ThinkingBlock | ToolUseBlock]
 
 
 class OfferedFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -110,7 +118,7 @@ class Labels(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 _BLOCKS = {
     "messages[].role": ("user", "assistant"),
-    "messages[].content[].type": ("text", "tool_use", "tool_result"),
+    "messages[].content[].type": ("text", "thinking", "tool_use", "tool_result"),
     "messages[].content[].content[].type": ("text",),
     "messages[].content[].cache_control.type": ("ephemeral",),
     "messages[].content[].cache_control.ttl": ("5m", "1h"),
@@ -254,6 +262,7 @@ def _assistant_message(turn: AssistantTurn, where: str, *, last: bool) -> Assist
         return AssistantMessage(content=turn.content)
     calls = [block for block in turn.content if isinstance(block, ToolUseBlock)]
     texts = [TextPart(text=block.text) for block in turn.content if isinstance(block, TextBlock)]
+    thoughts = [block.thinking for block in turn.content if isinstance(block, ThinkingBlock)]
     if last and (calls or not texts):
         raise RequestError(
             f"{where} must be text where the assistant's message is the last: that text is continued; after a "
@@ -261,7 +270,11 @@ def _assistant_message(turn: AssistantTurn, where: str, *, last: bool) -> Assist
             param=where,
             code="invalid_value",
         )
-    return AssistantMessage(content=texts or None, tool_calls=[_call(call) for call in calls] or None)
+    return AssistantMessage(
+        content=texts or None,
+        reasoning_content="\n".join(thoughts) or None,
+        tool_calls=[_call(call) for call in calls] or None,
+    )
 
 
 def _call(block: ToolUseBlock) -> ToolCall:

@@ -8,7 +8,7 @@ message_stop
 
 import hashlib
 import itertools
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -20,10 +20,12 @@ from serving.api.chat_reply import text_request
 from serving.api.chunks import encode
 from serving.api.generation import Generation
 from serving.api.messages.body import THEIR_WORDS, MessagesBody
+from serving.api.reply_parts import fallback_of
 from serving.api.service import Service
 from serving.engine.request import FinishReason
+from serving.generation.answers.answer_reader import AnswerReader
+from serving.generation.answers.parts import Part, Reasoning, ToolCall
 from serving.generation.request import TextDelta
-from serving.generation.tool_calls import HermesToolParser, ToolCall
 
 Event = dict[str, Any]
 
@@ -34,15 +36,13 @@ class MessagesReply:
     def __init__(self, service: Service, body: MessagesBody, caller: Caller) -> None:
         """Raises RequestError for what the body asks for and this model cannot do."""
         chat = body.chat()
-        with_tools = chat.offered_tools is not None
-        if with_tools:
-            service.check_tool_format()
+        if chat.offered_tools is not None:
+            service.check_tool_format(body.model)
         user = (body.metadata and body.metadata.user_id) or ""
         request = replace(text_request(chat, caller.request_id), model=body.model, user=user)
         self.generation = Generation(service, [request], caller, stream=bool(body.stream), client_names=THEIR_WORDS)
         self._id = f"msg_{caller.request_id}"
-        self._model = body.model or service.card.name
-        self._blocks = Blocks(self._id, with_tools=with_tools)
+        self._blocks = Blocks(self._id, tools=chat.offered_tools)
 
     async def whole(self) -> bytes:
         content: list[dict[str, Any]] = []
@@ -87,20 +87,21 @@ class MessagesReply:
 class Blocks:
     """What has become certain of the answer, as the events of its blocks."""
 
-    def __init__(self, reply_id: str, *, with_tools: bool) -> None:
-        ids = (_call_id(reply_id, number) for number in itertools.count())
-        self._parser = HermesToolParser(lambda: next(ids)) if with_tools else None
+    def __init__(self, reply_id: str, *, tools: Sequence[dict[str, Any]] | None) -> None:
+        self._tools = tools
+        self._ids = (_call_id(reply_id, number) for number in itertools.count())
+        self._reader: AnswerReader | None = None  # made for the first delta, which says how the answer is written
         self._index = -1
-        self._text_is_open = False
+        self._open = ""  # the type of the block that is open
 
     def show(self, delta: TextDelta) -> Iterator[Event]:
         for part in self._parts(delta):
-            yield from self._text(part) if isinstance(part, str) else self._call(part)
+            yield from self._call(part) if isinstance(part, ToolCall) else self._said(part)
         if delta.finish_reason is not None:
             yield from self._close()
 
     def end(self, delta: TextDelta) -> dict[str, Any]:
-        called = self._parser is not None and self._parser.calls_made > 0
+        called = self._reader is not None and self._reader.calls_made > 0
         if delta.finish_reason is FinishReason.CONTENT_FILTER:
             return {"stop_reason": "refusal", "stop_sequence": None}
         if delta.finish_reason is not FinishReason.STOP:
@@ -110,20 +111,20 @@ class Blocks:
         stop = delta.stop_reason
         return {"stop_reason": "end_turn" if stop is None else "stop_sequence", "stop_sequence": stop}
 
-    def _parts(self, delta: TextDelta) -> Iterator[str | ToolCall]:
-        if self._parser is None:
-            if delta.text:
-                yield delta.text
-            return
-        yield from self._parser.feed(delta.text).parts
+    def _parts(self, delta: TextDelta) -> Iterator[Part]:
+        if self._reader is None:
+            self._reader = AnswerReader(delta.answer, self._tools, lambda: next(self._ids))
+        yield from self._reader.feed(delta.text).parts
         if delta.finish_reason is not None:
-            yield from self._parser.finish().parts
+            yield from self._reader.finish().parts
 
-    def _text(self, text: str) -> Iterator[Event]:
-        if not self._text_is_open:
-            self._text_is_open = True
-            yield self._start({"type": "text", "text": ""})
-        yield self._delta({"type": "text_delta", "text": text})
+    def _said(self, part: str | Reasoning) -> Iterator[Event]:
+        kind, text = ("thinking", part.text) if isinstance(part, Reasoning) else ("text", part)
+        if self._open != kind:
+            yield from self._close()
+            self._open = kind
+            yield self._start({"type": kind, kind: "", **({"signature": ""} if kind == "thinking" else {})})
+        yield self._delta({"type": f"{kind}_delta", kind: text})
 
     def _call(self, call: ToolCall) -> Iterator[Event]:
         yield from self._close()
@@ -132,8 +133,8 @@ class Blocks:
         yield {"type": "content_block_stop", "index": self._index}
 
     def _close(self) -> Iterator[Event]:
-        if self._text_is_open:
-            self._text_is_open = False
+        if self._open:
+            self._open = ""
             yield {"type": "content_block_stop", "index": self._index}
 
     def _start(self, block: dict[str, Any]) -> Event:
@@ -154,8 +155,9 @@ def _collect(content: list[dict[str, Any]], event: Event) -> None:
         content.append(event["content_block"])
     elif event["type"] == "content_block_delta":
         delta = event["delta"]
-        if delta["type"] == "text_delta":
-            content[-1]["text"] += delta["text"]
+        if delta["type"] in ("text_delta", "thinking_delta"):
+            kind = content[-1]["type"]
+            content[-1][kind] += delta[kind]
         else:
             content[-1]["input"] = msgspec.json.decode(delta["partial_json"])
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from serving.generation.tool_calls import ToolCall
+from serving.generation.answers.parts import ToolCall
 from serving.orchestrator.tools.registry import ToolResult
 from serving.sessions.conversations.records import Item
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from serving.generation.tool_calls import ToolCall
+from serving.generation.answers.parts import ToolCall
 from serving.orchestrator.tools.registry import ToolResult
 from serving.orchestrator.turn_calls import assistant_message, result_message
 from serving.orchestrator.turns import Message
@@ -23,7 +23,8 @@ def chat_messages(instructions: str | None, items: Iterable[Item]) -> list[Messa
     messages: list[Message] = [] if instructions is None else [{"role": "system", "content": instructions}]
     answer = _Answer()
     for item in items:
-        if item["type"] in _CALLS or (item["type"] == "message" and item["role"] == "assistant"):
+        is_answer = item["type"] == "message" and item["role"] == "assistant"
+        if is_answer or item["type"] in ("reasoning", *_CALLS):
             if not answer.takes(item):
                 messages += answer.messages()
                 answer = _Answer()
@@ -44,6 +45,7 @@ class _Answer:
 
     def __init__(self) -> None:
         self._number: str | None = None
+        self._thoughts: list[str] = []
         self._texts: list[str] = []
         self._calls: list[ToolCall] = []
         self._results: list[Message] = []
@@ -55,11 +57,14 @@ class _Answer:
         number = item.get("_answer")
         if number is not None or self._number is not None:
             return number == self._number
-        return item["type"] in _CALLS
+        return item["type"] in _CALLS or (item["type"] == "message" and not self._texts and not self._calls)
 
     def add(self, item: Item) -> None:
         self._is_empty = False
         self._number = item.get("_answer")
+        if item["type"] == "reasoning":
+            self._thoughts += [part["text"] for part in item.get("content") or ()]
+            return
         if item["type"] == "message":
             self._texts.append(item.get("_text") or _joined(item["content"]))
             return
@@ -72,7 +77,9 @@ class _Answer:
     def messages(self) -> list[Message]:
         if self._is_empty:
             return []
-        return [assistant_message("".join(self._texts), self._calls), *self._results]
+        if not (self._texts or self._calls):
+            return []  # reasoning that came to no answer
+        return [assistant_message("".join(self._texts), self._calls, "\n".join(self._thoughts)), *self._results]
 
 
 def _joined(parts: str | Sequence[dict[str, Any]]) -> str:

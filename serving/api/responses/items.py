@@ -73,14 +73,34 @@ class WebSearchItem(InputItem, kw_only=True, tag="web_search_call"):
     action: dict[str, Any]
 
 
+class ReasoningPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class ReasoningItem(InputItem, kw_only=True, tag="reasoning"):
+    """As an answer comes back from a client. There are no summaries, and nothing is encrypted."""
+
+    summary: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
+    content: list[ReasoningPart] | None = None
+    encrypted_content: None = None
+
+
 AnyItem = (
-    MessageItem | FunctionCallItem | FunctionResultItem | ServerCallItem | FileSearchItem | CodeItem | WebSearchItem
+    MessageItem
+    | ReasoningItem
+    | FunctionCallItem
+    | FunctionResultItem
+    | ServerCallItem
+    | FileSearchItem
+    | CodeItem
+    | WebSearchItem
 )
 Items = Annotated[list[AnyItem], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
 
 ITEM_TYPES = tuple(str(kind.__struct_config__.tag) for kind in AnyItem.__args__)
 _PREFIXES = {
     "message": "msg",
+    "reasoning": "rs",
     "function_call": "fc",
     "function_call_output": "fco",
     "mcp_call": "mcp",
@@ -119,6 +139,10 @@ def stored_items(items: str | Sequence[AnyItem], new_id: Callable[[str], str]) -
     if isinstance(items, str):
         items = [MessageItem(role="user", content=items)]
     return [_stored(item, new_id) for item in items]
+
+
+def reasoning_text(text: str) -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": text}
 
 
 def shown(item: Item) -> Item:

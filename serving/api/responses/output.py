@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.api.responses.call_items import FUNCTION, CallItem, interrupted
-from serving.api.responses.items import output_text, shown
+from serving.api.responses.items import output_text, reasoning_text, shown
 from serving.api.responses.outline import visible
 from serving.orchestrator.retrieval.citations import CitedText, Source
 from serving.orchestrator.turn_events import (
@@ -17,6 +17,7 @@ from serving.orchestrator.turn_events import (
     CallBegun,
     CallReady,
     ContextFitted,
+    ReasoningOut,
     ResultReady,
     TextOut,
     TurnEvent,
@@ -53,17 +54,22 @@ class Output:
         self._include = include
         self._answers = 0
         self._text: _Text | None = None  # of the message that is open, the last item
+        self._thoughts: list[str] = []  # of the reasoning that is open, the last item
         self._calls: dict[str, CallItem] = {}  # by call id
 
     def see(self, event: TurnEvent) -> Iterator[Write | Told]:
         match event:
             case ContextFitted():
-                yield from self._close_text("completed")
+                yield from self._close("completed")
                 self._answers += 1
+            case ReasoningOut(text):
+                yield from self._close_text("completed")
+                yield from self._add_reasoning(text)
             case TextOut(text):
+                yield from self._close_reasoning("completed")
                 yield from self._add_text(text)
             case CallBegun(call_id, name):
-                yield from self._close_text("completed")
+                yield from self._close("completed")
                 yield from self._begin_call(call_id, name)
             case CallArguments(call_id, text):
                 yield from self._calls[call_id].arguments(text)
@@ -85,13 +91,37 @@ class Output:
 
     def end(self) -> Iterator[Write | Told]:
         """Of a turn that came to its end."""
-        yield from self._close_text("completed")
+        yield from self._close("completed")
         yield from self._break_off("the answer was cut off, and the tool did not run")
 
     def cut(self) -> Iterator[Write | Told]:
         """Of a turn that did not."""
-        yield from self._close_text("incomplete")
+        yield from self._close("incomplete")
         yield from self._break_off("the turn was ended; nobody knows whether the tool has done its work")
+
+    def _close(self, status: str) -> Iterator[Write | Told]:
+        yield from self._close_reasoning(status)
+        yield from self._close_text(status)
+
+    def _add_reasoning(self, text: str) -> Iterator[Told]:
+        if not self._thoughts:
+            item = {"id": self._new_id("rs"), "type": "reasoning", "status": "in_progress", "summary": []}
+            position = self._add({**item, "content": []})
+            yield self._item_event("added", position)
+            yield {**self._part_event("content_part.added"), "part": reasoning_text("")}
+        self._thoughts.append(text)
+        yield {**self._part_event("reasoning_text.delta"), "delta": text}
+
+    def _close_reasoning(self, status: str) -> Iterator[Write | Told]:
+        if not self._thoughts:
+            return
+        part, self._thoughts = reasoning_text("".join(self._thoughts)), []
+        position = len(self.items) - 1
+        self.items[position] |= {"status": status, "content": [part]}
+        yield self._write(position)
+        yield {**self._part_event("reasoning_text.done"), "text": part["text"]}
+        yield {**self._part_event("content_part.done"), "part": part}
+        yield self._item_event("done", position)
 
     def _add_text(self, text: str) -> Iterator[Told]:
         if self._text is None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from serving.engine.grammars import Grammars
 from serving.engine.request import GrammarKind, GrammarSpec
 from serving.errors import UnsupportedError
 from serving.generation.answer_grammar import answer_grammar
+from serving.generation.answers.call_forms import CALL_FORMS
+from serving.generation.answers.call_parser import CallParser
+from serving.generation.answers.parts import ParsedText
 from serving.generation.call_grammar import CallableTool, CallRules, call_grammar
 from serving.generation.chat_format import ChatFormat
 from serving.generation.grammar_vocabulary import vocabulary_of
@@ -73,12 +77,70 @@ CASES = [
 def test_calls_and_nothing_else(
     rules: CallRules, right: list[str], wrong: list[str], grammars: Grammars, tokenizer: Tokenizer
 ) -> None:
-    spec = call_grammar(rules, tokenizer)
+    spec = call_grammar(rules, "hermes", tokenizer)
     for text, allowed in [(text, True) for text in right] + [(text, False) for text in wrong]:
-        constraint = asyncio.run(grammars.constraint(spec))
-        constraint.follow(vocabulary_of(tokenizer).spell(text))
-        matcher = constraint.matcher
-        assert (matcher is not None and matcher.is_accepting()) is allowed, text
+        assert accepts(grammars, tokenizer, spec, text) is allowed, text
+
+
+LOOKED, ANYTHING = '{"q": "::="}', '{"a": [1, null]}'
+V3 = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}\n```json\n{}\n```<｜tool▁call▁end｜>"
+V31 = "<｜tool▁call▁begin｜>{}<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+DEEPSEEK = "<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>"
+ARRAY = f'[{{"name": "look", "arguments": {LOOKED}}}, {{"name": "any", "arguments": {ANYTHING}}}]'
+WRITTEN = {  # both calls
+    "hermes": f"{LOOK}\n{ANY}",
+    "llama3": f'{{"name": "look", "parameters": {LOOKED}}}; {{"name": "any", "parameters": {ANYTHING}}}',
+    "mistral": f"[TOOL_CALLS]{ARRAY}",
+    "mistral_args": f"[TOOL_CALLS]look[ARGS]{LOOKED}[TOOL_CALLS]any[ARGS]{ANYTHING}",
+    "deepseek": DEEPSEEK.format(V3.format("look", LOOKED) + "\n" + V3.format("any", ANYTHING)),
+    "deepseek_v31": DEEPSEEK.format(V31.format("look", LOOKED) + V31.format("any", ANYTHING)),
+    "phi4": f"<|tool_call|>{ARRAY}<|/tool_call|>",
+}
+MODES = [{"required": True}, {"required": False}, {"required": False, "content": {"enum": ["only"]}}]
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_in_each_form_what_the_grammar_allows_is_what_is_read(
+    form: str, grammars: Grammars, tokenizer: Tokenizer
+) -> None:
+    text = WRITTEN[form]
+    parser = CallParser(CALL_FORMS[form], {tool.name: tool.arguments for tool in TOOLS})
+    calls = ParsedText.of([*parser.feed(text), *parser.finish()]).tool_calls
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == [
+        ("look", {"q": "::="}),
+        ("any", {"a": [1, None]}),
+    ]
+    for mode in MODES:
+        spec = call_grammar(CallRules(tools=TOOLS, many=True, **mode), form, tokenizer)
+        assert accepts(grammars, tokenizer, spec, text)
+        assert not accepts(grammars, tokenizer, spec, text.replace("::=", "y"))
+        one = call_grammar(CallRules(tools=TOOLS, many=False, **mode), form, tokenizer)
+        assert not accepts(grammars, tokenizer, one, text)
+        assert accepts(grammars, tokenizer, spec, "text") is (mode == {"required": False})
+
+
+def test_forms_that_write_one_call_at_most(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    rules = CallRules(tools=TOOLS, required=True, many=True)
+    harmony = "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>{}"
+    for form, written in (("glm4", "{}\n{}"), ("harmony", harmony)):
+        spec = call_grammar(rules, form, tokenizer)
+        assert accepts(grammars, tokenizer, spec, written.format("look", LOOKED))
+        assert not accepts(grammars, tokenizer, spec, written.format("look", ANYTHING))
+        with pytest.raises(UnsupportedError, match='"required"'):
+            call_grammar(CallRules(tools=TOOLS, required=False, many=True), form, tokenizer)
+
+
+@pytest.mark.parametrize("form", ["llama4", "olmo3", "qwen_xml", "glm_xml"])
+def test_a_form_without_a_grammar_is_refused_by_name(form: str, tokenizer: Tokenizer) -> None:
+    with pytest.raises(UnsupportedError, match=form):
+        call_grammar(CallRules(tools=TOOLS, required=True, many=True), form, tokenizer)
+
+
+def accepts(grammars: Grammars, tokenizer: Tokenizer, spec: GrammarSpec, text: str) -> bool:
+    constraint = asyncio.run(grammars.constraint(spec))
+    constraint.follow(vocabulary_of(tokenizer).spell(text))
+    matcher = constraint.matcher
+    return matcher is not None and matcher.is_accepting()
 
 
 REASONS = (
@@ -101,19 +163,34 @@ class Thinking:
 def test_a_grammar_begins_after_the_reasoning_where_the_model_reasons(tokenizer: Tokenizer) -> None:
     reasoning = ChatFormat({"default": REASONS}, {}, source="test")
     plain = ChatFormat({"default": "{{ messages[0].content }}"}, {}, source="test")
+    opened = ChatFormat({"default": "{{ messages[0].content }}<think>\n"}, {}, source="test")
     thinking: Any = Thinking()
     for chat_format, prompt, starts_after in (
         (plain, "hi", ()),
-        (plain, "hi<think>\n", (77,)),
+        (plain, "hi<think>\n", ()),
+        (opened, "hi<think>\n", (77,)),
+        (opened, "hi", ()),
         (reasoning, "hi", (77,)),
         (reasoning, "hi<think>\n\n</think>\n\n", ()),
     ):
-        spec = answer_grammar(request(), prompt, chat_format, thinking)
+        spec = answer_grammar(request(), chat_format.answer_form(prompt, with_tools=False), chat_format, thinking)
         assert spec is not None
         assert spec.starts_after == starts_after
     free = request(calls=CallRules(tools=TOOLS, required=False, many=True))
-    assert answer_grammar(free, "hi", reasoning, thinking).starts_after == ()  # type: ignore[union-attr]
+    form = replace(reasoning.answer_form("hi", with_tools=False), calls="hermes")
+    assert answer_grammar(free, form, reasoning, thinking).starts_after == ()  # type: ignore[union-attr]
     with pytest.raises(UnsupportedError, match="reasons first"):
-        answer_grammar(request(), "hi", reasoning, tokenizer)
-    reasoning.close()
-    plain.close()
+        answer_grammar(request(), form, reasoning, tokenizer)
+    for chat_format in (reasoning, plain, opened):
+        chat_format.close()
+
+
+def test_in_harmony_content_begins_on_its_channel_and_a_call_after_the_reasoning(tokenizer: Tokenizer) -> None:
+    harmony = ChatFormat({"default": "{{ messages[0].content }}<|channel|>"}, {}, source="test")
+    form = harmony.answer_form("hi", with_tools=True)
+    forced = request(calls=CallRules(tools=TOOLS, required=True, many=False))
+    for asked, after in ((request(), "<|channel|>final<|message|>"), (forced, "<|start|>assistant")):
+        spec = answer_grammar(asked, form, harmony, tokenizer)
+        assert spec is not None
+        assert spec.starts_after == tuple(tokenizer.encode(after, add_special_tokens=False))
+    harmony.close()

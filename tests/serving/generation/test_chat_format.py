@@ -8,6 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from serving.errors import CheckpointError, ConfigError, RequestError, UnsupportedError
+from serving.generation.answers.answer_form import PLAIN
 from serving.generation.chat_format import ChatFormat, load_chat_format
 from serving.generation.checkpoint_text import read_checkpoint_text
 
@@ -329,11 +330,19 @@ def test_a_refusal_is_the_content_of_an_assistant_that_has_no_other(formats: dic
     assert turn(content=None, refusal=None) == turn(content="")
 
 
-def test_hermes_tool_calls_are_told_from_the_template(formats: dict[str, ChatFormat]) -> None:
-    assert formats["chatml"].writes_hermes_tool_calls
-    assert not formats["llama3"].writes_hermes_tool_calls
+def test_the_form_of_answers_is_told_from_the_template(formats: dict[str, ChatFormat]) -> None:
+    assert formats["chatml"].answer_form(with_tools=True).calls == "hermes"
+    assert formats["chatml"].answer_form(with_tools=True).reasoning == "think"
+    assert formats["llama3"].answer_form(with_tools=True).calls == "llama3"
+    assert formats["mistral"].answer_form(with_tools=False) == PLAIN
     assert formats["llama3"].reads("tools")
     assert not formats["mistral"].reads("tools")
+
+
+def test_reasoning_is_thinking_where_the_template_reads_that() -> None:
+    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "reasoning_content": "z"}]
+    with _format("{{ messages[1].thinking }}{{ messages[1].content }}") as thinking:
+        assert thinking.render(chat) == "zy"
 
 
 @contextmanager

@@ -4,8 +4,11 @@ import random
 
 import pytest
 
-from serving.generation.tool_calls import HermesToolParser, ParsedText, parse_tool_calls
+from serving.generation.answers.call_forms import CALL_FORMS
+from serving.generation.answers.call_parser import CallParser, call_id
+from serving.generation.answers.parts import ParsedText, Part
 
+HERMES = CALL_FORMS["hermes"]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln", "days": [1, 2]}}\n</tool_call>'
 OTHER = '<tool_call>{"name": "time", "arguments": {}}</tool_call>'
 
@@ -60,36 +63,33 @@ def test_any_chunking_gives_the_same_as_the_whole() -> None:
     pieces = [CALL, OTHER, "<tool_call>bad</tool_call>", "text ", " \n", "<tool", "</tool_call>", '{"', "<", "x"]
     for _ in range(500):
         text = "".join(draw.choices(pieces, k=draw.randrange(6)))
-        parser = HermesToolParser(_ids())
-        parts: list[ParsedText] = []
+        parser = CallParser(HERMES, {}, _ids())
+        parts: list[Part] = []
         at = 0
         while at < len(text):
             size = draw.randrange(1, 9)
-            parts.append(parser.feed(text[at : at + size]))
+            parts += parser.feed(text[at : at + size])
             at += size
-        parts.append(parser.finish())
-        joined = ParsedText(
-            content="".join(part.content for part in parts),
-            tool_calls=tuple(itertools.chain.from_iterable(part.tool_calls for part in parts)),
-        )
-        assert joined == _parse(text)
+        parts += parser.finish()
+        assert ParsedText.of(parts) == _parse(text)
 
 
 def test_plain_text_is_given_out_at_once() -> None:
-    parser = HermesToolParser()
-    assert parser.feed("hello").content == "hello"
-    assert parser.feed(" world <").content == " world"
-    assert parser.feed("b>").content == " <b>"
+    parser = CallParser(HERMES, {})
+    assert parser.feed("hello") == ["hello"]
+    assert parser.feed(" world <") == [" world"]
+    assert parser.feed("b>") == [" <b>"]
 
 
 def test_ids_are_new_for_every_call() -> None:
-    ids = [call.id for call in parse_tool_calls(OTHER * 3).tool_calls]
+    ids = [call_id() for _ in range(3)]
     assert len(set(ids)) == 3
     assert all(one.startswith("call_") for one in ids)
 
 
 def _parse(text: str) -> ParsedText:
-    return parse_tool_calls(text, _ids())
+    parser = CallParser(HERMES, {}, _ids())
+    return ParsedText.of([*parser.feed(text), *parser.finish()])
 
 
 def _ids():
