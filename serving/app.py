@@ -13,7 +13,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from serving.api.admin_listener import AdminListener
 from serving.api.http import build_app
 from serving.api.metered_engine import MeteredEngine
 from serving.api.request_body import body_bytes_for
-from serving.api.service import ModelCard, StreamLimits
+from serving.api.service import ModelCard, ModelParts, StreamLimits
 from serving.config import Deployment, StreamsConfig, TracesConfig
 from serving.engine.client import Engine
 from serving.engine.embedding import Embedder
@@ -198,10 +198,15 @@ def build_encoder(deployment: Deployment, embedder: Embedder | None) -> TextEmbe
 
 
 def build_api(
-    deployment: Deployment, engine: Engine, api_key: str | None = None, embedder: Embedder | None = None
+    deployment: Deployment,
+    engine: Engine,
+    api_key: str | None = None,
+    embedder: Embedder | None = None,
+    further: Mapping[str, Engine] | None = None,
 ) -> Starlette:
     """`api_key` is the one key of a server that has no others. `embedder` is the engine's own side of /v1/embeddings,
-    which is not there without one. Raises CheckpointError or ConfigError."""
+    which is not there without one. `further` are the engines of the models beside the first, by their names. Raises
+    CheckpointError or ConfigError."""
     metrics = Metrics(deployment.name)
     gateway = build_gateway(deployment, metrics, api_key)
     moderation = None
@@ -214,8 +219,8 @@ def build_api(
             encoder_folder=None if embeddings is None else embeddings.checkpoint,
             guard_key=os.environ.get(GUARD_KEY_VARIABLE),
         )
-    generator = build_generator(deployment, gateway.guard(MeteredEngine(engine, metrics)))
-    card = ModelCard(name=deployment.name, created=int(time.time()), max_model_len=generator.max_model_len)
+    first = build_model(deployment, deployment.name, engine, gateway, metrics)
+    generator, card = first.generator, first.card
     streams = deployment.streams
     return build_app(
         generator,
@@ -240,7 +245,19 @@ def build_api(
         adapters=AdapterNames(engine, deployment.name) if deployment.adapters.slots else None,
         semantic_cache=build_semantic_cache(deployment, engine, embedder, metrics),
         quality_watch=build_quality_watch(deployment, embedder, metrics),
+        further=[
+            build_model(deployment, name, beside, gateway, metrics.of(name)) for name, beside in (further or {}).items()
+        ],
+        routing=deployment.routing,
     )
+
+
+def build_model(deployment: Deployment, name: str, engine: Engine, gateway: Gateway, metrics: Metrics) -> ModelParts:
+    """What one of the deployment's models has for itself. Raises CheckpointError or ConfigError."""
+    guarded = gateway.guard(MeteredEngine(engine, metrics), name, can_fall_back=name in deployment.routing.fallback)
+    generator = build_generator(deployment.of_model(name), guarded)
+    card = ModelCard(name=name, created=int(time.time()), max_model_len=generator.max_model_len)
+    return ModelParts(generator=generator, engine=engine, metrics=metrics, card=card)
 
 
 def build_semantic_cache(
@@ -360,7 +377,8 @@ def build_grpc(deployment: Deployment, app: Starlette) -> "GrpcServer | None":
     # Here and not above: its messages are compiled when it is imported, and most deployments do without.
     from serving.api.grpc.server import GrpcServer
 
-    most = server.max_body_bytes or body_bytes_for(window_of(deployment))
+    longest = max(window_of(deployment.of_model(name)) for name in deployment.model_names)
+    most = server.max_body_bytes or body_bytes_for(longest)
     return GrpcServer(app.state.service, server.host, server.grpc_port, most, tls=server.tls)
 
 

@@ -11,7 +11,7 @@ from serving.api.chunks import Chunks, encode
 from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
 from serving.api.output_format import asked_format
-from serving.api.reply_parts import chat_logprobs, flagged, prompt_logprobs, usage_of
+from serving.api.reply_parts import chat_logprobs, fallback_of, flagged, prompt_logprobs, usage_of
 from serving.api.reused_answer import ReusedAnswer
 from serving.api.service import Service
 from serving.generation.request import TextDelta, TextRequest
@@ -47,7 +47,6 @@ class ChatReply:
         )
         self._id = f"chatcmpl-{caller.request_id}"
         self.created = int(service.now()) if created is None else created
-        self._model = body.model or service.card.name
         self._choices: dict[int, ChatChoice] = {}
         self._weights: str | None = None
 
@@ -61,7 +60,7 @@ class ChatReply:
             "id": self._id,
             "object": "chat.completion",
             "created": self.created,
-            "model": self._model,
+            "model": generation.model,
             "choices": [
                 self._choices[index].reply(logprobs=bool(body.logprobs), token_ids=bool(body.return_token_ids))
                 for index in sorted(self._choices)
@@ -78,23 +77,28 @@ class ChatReply:
         return encode(reply)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        chunks = Chunks(
-            "chat.completion.chunk",
-            self._id,
-            self.created,
-            self._model,
-            include_usage=self._body.include_usage,
-            text_field='"delta":{"content":',
-        )
+        chunks: Chunks | None = None
         async with aclosing(self.generation.deltas()) as deltas:
             async for _, delta in deltas:
+                chunks = chunks or self._begun()
                 chunks.sign(delta.weights)
                 if delta.index not in self._choices:
                     yield self._first(chunks, delta)
                 if data := self._chunk(chunks, delta):
                     yield data
-        if self._body.include_usage:
+        if self._body.include_usage and chunks is not None:
             yield chunks.usage(self._usage())
+
+    def _begun(self) -> Chunks:
+        """Once the model is known that answers."""
+        return Chunks(
+            "chat.completion.chunk",
+            self._id,
+            self.created,
+            self.generation.model,
+            include_usage=self._body.include_usage,
+            text_field='"delta":{"content":',
+        )
 
     def choice(self, index: int) -> ChatChoice:
         if index not in self._choices:
@@ -111,9 +115,10 @@ class ChatReply:
         start = {"role": "assistant", "content": ""}
         choice = {"index": delta.index, "delta": start, "logprobs": None, "finish_reason": None}
         if not self._body.return_token_ids:
-            return chunks.choice(choice, self._usage_so_far(delta))
+            return chunks.choice(choice, self._usage_so_far(delta), **fallback_of(self.generation))
         prompt = self.generation.prepared[0].prompt_token_ids
-        return chunks.choice(choice, self._usage_so_far(delta), prompt_token_ids=prompt)
+        more = {"prompt_token_ids": prompt, **fallback_of(self.generation)}
+        return chunks.choice(choice, self._usage_so_far(delta), **more)
 
     def _chunk(self, chunks: Chunks, delta: TextDelta) -> bytes | None:
         body = self._body
@@ -143,7 +148,7 @@ class ChatReply:
 
     @property
     def _told(self) -> dict[str, Any]:
-        return {} if self._reused is None else self._reused.told
+        return fallback_of(self.generation) | ({} if self._reused is None else self._reused.told)
 
     def _usage_so_far(self, delta: TextDelta) -> dict[str, Any] | None:
         if not self._body.continuous_usage:
@@ -192,6 +197,7 @@ def text_request(body: ChatBody, request_id: str) -> TextRequest:
         calls=body.rules(),
         cache_salt=body.cache_salt or "",
         model=body.model,
+        may_fall_back=body.fallback is not False,
         user=body.user_id,
         priority=body.priority,
         deadline_seconds=body.timeout_seconds,

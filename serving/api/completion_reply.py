@@ -11,7 +11,7 @@ from serving.api.completion_body import DEFAULT_MAX_TOKENS, CompletionBody, Prom
 from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
 from serving.api.output_format import asked_format
-from serving.api.reply_parts import Logprobs, flagged, likeliest, prompt_logprobs, text_logprobs, usage_of
+from serving.api.reply_parts import Logprobs, fallback_of, flagged, likeliest, prompt_logprobs, text_logprobs, usage_of
 from serving.api.service import Service
 from serving.generation.request import TextDelta, TextLogprobs, TextRequest
 
@@ -31,7 +31,6 @@ class CompletionReply:
         """`source` and `created` are those of a reply that began earlier. Raises RequestError for prompts of mixed
         kinds."""
         self._body = body
-        self._generator = service.generator
         request_id = caller.request_id
         asked = asked_format(body)
         self.generation = source or Generation(
@@ -43,7 +42,6 @@ class CompletionReply:
         )
         self._id = f"cmpl-{request_id}"
         self.created = int(service.now()) if created is None else created
-        self._model = body.model or service.card.name
         self._weights: str | None = None
 
     async def whole(self) -> bytes:
@@ -59,29 +57,35 @@ class CompletionReply:
             "id": self._id,
             "object": "text_completion",
             "created": self.created,
-            "model": self._model,
+            "model": self.generation.model,
             "choices": [self._choice(index, texts[index], prompts) for index in sorted(texts)],
             "usage": self._usage(),
             "system_fingerprint": self._weights,
+            **fallback_of(self.generation),
         }
         return encode(reply)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        chunks = Chunks(
-            "text_completion",
-            self._id,
-            self.created,
-            self._model,
-            include_usage=self._body.include_usage,
-            text_field='"text":',
-        )
+        chunks: Chunks | None = None
         offsets: dict[int, int] = {}
         async with aclosing(self.generation.deltas()) as deltas:
             async for prompt, delta in deltas:
+                chunks = chunks or self._begun()
                 chunks.sign(delta.weights)
                 yield self._chunk(chunks, prompt, delta, offsets)
-        if self._body.include_usage:
+        if self._body.include_usage and chunks is not None:
             yield chunks.usage(self._usage())
+
+    def _begun(self) -> Chunks:
+        """Once the model is known that answers."""
+        return Chunks(
+            "text_completion",
+            self._id,
+            self.created,
+            self.generation.model,
+            include_usage=self._body.include_usage,
+            text_field='"text":',
+        )
 
     def _chunk(self, chunks: Chunks, prompt: int, delta: TextDelta, offsets: dict[int, int]) -> bytes:
         body = self._body
@@ -89,7 +93,8 @@ class CompletionReply:
         first = index not in offsets
         echo = self._prompt_text(prompt) if first and body.echo else ""
         text = echo + delta.text
-        rich = body.logprobs is not None or body.return_token_ids or body.continuous_usage
+        more = fallback_of(self.generation) if first else {}
+        rich = body.logprobs is not None or body.return_token_ids or body.continuous_usage or more
         if not rich and delta.finish_reason is None:
             offsets[index] = 0
             return chunks.text(index, text)
@@ -106,9 +111,9 @@ class CompletionReply:
             if first:
                 choice["prompt_token_ids"] = self.generation.prepared[prompt].prompt_token_ids
         if not body.continuous_usage:
-            return chunks.choice(choice, None)
+            return chunks.choice(choice, None, **more)
         so_far = delta.usage
-        return chunks.choice(choice, usage_of(so_far))
+        return chunks.choice(choice, usage_of(so_far), **more)
 
     def _choice(self, index: int, found: "_TextChoice", prompts: dict[int, Logprobs]) -> dict[str, Any]:
         body = self._body
@@ -140,12 +145,12 @@ class CompletionReply:
         prepared = self.generation.prepared[prompt]
         if prepared.prompt_text is not None:
             return prepared.prompt_text
-        return self._generator.detokenize(
+        return self.generation.generator.detokenize(
             list(prepared.prompt_token_ids), skip_special_tokens=prepared.skip_special_tokens
         )
 
     def _first_token(self, prompt: int) -> str:
-        return self._generator.detokenize([self.generation.prepared[prompt].prompt_token_ids[0]])
+        return self.generation.generator.detokenize([self.generation.prepared[prompt].prompt_token_ids[0]])
 
     def _usage(self) -> dict[str, Any]:
         generation = self.generation
@@ -192,6 +197,7 @@ def text_request(body: CompletionBody, prompt: Prompt, request_id: str) -> TextR
         grammar=None if asked is None else asked.grammar,
         cache_salt=body.cache_salt or "",
         model=body.model,
+        may_fall_back=body.fallback is not False,
         user=body.user_id,
         priority=body.priority,
         deadline_seconds=body.timeout_seconds,

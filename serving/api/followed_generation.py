@@ -8,6 +8,8 @@ from contextlib import aclosing
 
 from serving.api.generation import Deltas
 from serving.api.service import Service
+from serving.gateway.fallback import Fallback
+from serving.generation.generator import Generator
 from serving.generation.request import PreparedPrompt
 from serving.sessions.logged_generation import Admitted
 
@@ -16,13 +18,28 @@ class FollowedGeneration:
     """Stands where a reply has its Generation. Closing `deltas` ends nothing but the reading."""
 
     def __init__(self, service: Service, admitted: Admitted) -> None:
+        """Raises NotFoundError where its model is served no more."""
         self.prepared: list[PreparedPrompt] = list(admitted.prompts)
         self.cached_tokens = 0
         self.guessed_tokens = 0
         self.accepted_tokens = 0
-        self._service = service
+        self._service = service.of(admitted.model or None)
+        self._model = admitted.named or self._service.card.name
+        self._fallback = None if admitted.fallback is None else Fallback(**admitted.fallback)
         self._stream_id = admitted.stream_id
         self._generated: dict[tuple[int, int], int] = {}
+
+    @property
+    def model(self) -> str:
+        return self._model
+
+    @property
+    def fallback(self) -> Fallback | None:
+        return self._fallback
+
+    @property
+    def generator(self) -> Generator:
+        return self._service.generator
 
     @property
     def prompt_tokens(self) -> int:

@@ -8,6 +8,7 @@ from typing import cast
 
 from serving.api.caller import Caller
 from serving.api.generation_trace import EngineSpans, generation_stage
+from serving.api.model_choice import ModelChoice, chosen_model
 from serving.api.merged_steps import Steps, StepsOf, merged_steps
 from serving.api.moderated_steps import HEADER, moderated_steps
 from serving.api.request_events import UNRECORDED, recorded_request
@@ -15,7 +16,9 @@ from serving.api.reused_answer import ReusedAnswer
 from serving.api.service import Service
 from serving.errors import RequestError
 from serving.gateway.ask import Ask
+from serving.gateway.fallback import Fallback
 from serving.gateway.lease import Lease
+from serving.generation.generator import Generator
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.observability.metrics import Outcome, StreamMeter
 from serving.observability.request_trace import UNTRACED
@@ -52,10 +55,32 @@ class Generation:
         self._stream = stream
         self._client_names = client_names or {}
         self._reused = reused
+        self._choice: ModelChoice | None = None  # once the model is chosen
         self._generated: dict[tuple[int, int], int] = {}  # tokens of each choice, whether it ended or not
         self._meters: dict[tuple[int, int], StreamMeter] = {}
         self._trace = UNTRACED
         self._told = UNRECORDED
+
+    @property
+    def model(self) -> str:
+        """That answers, as the client named it where it did; until one is chosen, that which is asked."""
+        if self._choice is None:
+            return self._requests[0].model or self._service.card.name
+        return self._choice.named or self._choice.name
+
+    @property
+    def fallback(self) -> Fallback | None:
+        """Where `model` stands in for the one that was asked."""
+        return None if self._choice is None else self._choice.fallback
+
+    @property
+    def service(self) -> Service:
+        """Of the model that answers."""
+        return self._service
+
+    @property
+    def generator(self) -> Generator:
+        return self._service.generator
 
     @property
     def prompt_tokens(self) -> int:
@@ -96,7 +121,9 @@ class Generation:
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:
-        service, first = self._service, self._requests[0]
+        self._choice = await chosen_model(self._service, self._requests, self._caller)
+        service, first = self._choice.service, self._requests[0]
+        self._service = service
         with recorded_request(service.events, self._caller, service.card.name, first.user) as self._told:
             async with self._let_in():
                 yield
@@ -106,17 +133,21 @@ class Generation:
         n = max(self._requests[0].options.n, 1)
         service, principal = self._service, self._caller.principal
         wish = self._requests[0].priority
-        service.gateway.knock(principal, wish)
+        assert self._choice is not None
+        base = service.card.name
+        service.gateway.knock(principal, wish, model=base)
         slots = service.slots.take(n * len(self._requests), param="prompt" if n == 1 else "n")
         trace = generation_stage(self._caller.trace, self._requests, service.card.name, stream=self._stream)
         with trace as self._trace, self._named_for_client(), slots:
-            with service.gateway.preparing(), trace.stage("prepare") as preparing:
-                adapter = await service.adapter_of(self._requests[0].model)
+            with service.gateway.preparing(base), trace.stage("prepare") as preparing:
+                adapter = await service.adapter_of(self._choice.named)
                 for request in self._requests:
+                    if request.tools:
+                        service.check_tool_format()
                     request = replace(request, adapter=adapter) if adapter else request
                     self.prepared.append(await service.generator.prepare(request, preparing))
                     service.metrics.prompt_tokens.observe(self.prepared[-1].prompt_tokens)
-            ask = Ask.of(self.prepared, model=service.model_id(adapter), stream=self._stream, priority=wish)
+            ask = Ask.of(self.prepared, model=service.model_id(adapter), stream=self._stream, priority=wish, base=base)
             async with AsyncExitStack() as admitted:
                 with trace.stage("admission"):
                     self.lease = await admitted.enter_async_context(service.gateway.admit(principal, ask))
@@ -135,7 +166,7 @@ class Generation:
             raise type(error)(error.message.replace(error.param, name), param=name, code=error.code) from None
 
     def _steps(self) -> Steps:
-        if self._reused is None or self.lease is None:
+        if self._reused is None or self.lease is None or self._service.semantic_cache is None:
             return self._moderated()
         return self._reused.steps(self.prepared[0], self.lease, self._moderated)
 

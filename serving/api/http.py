@@ -1,7 +1,7 @@
 """The HTTP application: which path goes where."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from serving.api.adapter_names import AdapterNames
 from serving.api.batches.batches import Batches, open_batches
 from serving.api.canary_calls import canary_calls
 from serving.api.embedding_routes import embedding_routes
+from serving.api.engine_watch import EngineWatch
 from serving.api.error_reply import pass_on
 from serving.api.front import Front
 from serving.api.gate import Gate
@@ -27,7 +28,7 @@ from serving.api.prefixes.routes import prefix_routes
 from serving.api.request_body import body_bytes_for
 from serving.api.responses.responses import Responses
 from serving.api.resumed_generation import resumed_events
-from serving.api.service import ModelCard, Service, StreamLimits
+from serving.api.service import ModelCard, ModelParts, Service, StreamLimits
 from serving.api.status.board import StatusBoard
 from serving.api.status.routes import status_routes
 from serving.api.stream_routes import stream_routes
@@ -60,6 +61,7 @@ from serving.sessions.generation_log import GenerationLog
 from serving.sessions.generation_log_memory import MemoryGenerationLog
 from serving.settings.prefix_cache import PrefixCacheConfig
 from serving.settings.retrieval import RetrievalConfig
+from serving.settings.routing import RoutingConfig
 
 
 def build_app(
@@ -85,6 +87,8 @@ def build_app(
     adapters: AdapterNames | None = None,
     semantic_cache: SemanticCache | None = None,
     quality_watch: QualityWatch | None = None,
+    further: Sequence[ModelParts] = (),
+    routing: RoutingConfig | None = None,
     events: EventLog | None = None,
 ) -> Starlette:
     """`engine` answers health and metrics, so it may be another view of the one that `generator` uses. `metrics` is
@@ -123,10 +127,16 @@ def build_app(
         adapters=adapters,
         semantic_cache=semantic_cache,
         quality_watch=quality_watch,
+        routing=routing or RoutingConfig(),
+        watch=EngineWatch(engine),
     )
+    service.models[card.name] = service
+    for parts in further:
+        service.models[parts.card.name] = _of_further(service, parts)
     service.toolbox.registry.watch = ToolMetrics(metrics.registry, card.name).note
     service.toolbox.registry.events = events
-    max_body_bytes = server.max_body_bytes or body_bytes_for(card.max_model_len)
+    longest = max(one.card.max_model_len for one in service.every)
+    max_body_bytes = server.max_body_bytes or body_bytes_for(longest)
     board = StatusBoard(service)
     shows_numbers = not gateway.access.admin.only_metrics_here
     batches = open_batches(service, files, max_body_bytes)
@@ -177,6 +187,23 @@ def build_app(
     app.state.responses = responses
     app.state.max_body_bytes = max_body_bytes
     return app
+
+
+def _of_further(first: Service, parts: ModelParts) -> Service:
+    """That of a model beside the first. Adapters, answers that serve again and embeddings of the model's own are the
+    first's alone."""
+    return replace(
+        first,
+        generator=parts.generator,
+        engine=parts.engine,
+        metrics=parts.metrics,
+        card=parts.card,
+        control_tokens=ControlTokens(parts.generator.tokenizer),
+        watch=EngineWatch(parts.engine),
+        adapters=None,
+        semantic_cache=None,
+        model_embedder=None,
+    )
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, Protocol
 
+from serving.gateway.fallback import Fallback
 from serving.generation.request import TextLogprobs, TokenText
 
 LOWEST_LOGPROB = -9999.0  # JSON has no -Infinity; this is what OpenAI sends for it
@@ -24,6 +25,16 @@ class Used(Protocol):
 
 
 Logprobs = tuple[TextLogprobs | None, ...]
+
+
+class Answered(Protocol):
+    @property
+    def fallback(self) -> Fallback | None: ...
+
+
+def fallback_of(answered: Answered) -> dict[str, Any]:
+    """The member that says of another model than the asked one that it answers; nothing where none does."""
+    return {} if answered.fallback is None else {"fallback": answered.fallback.facts}
 
 
 def flagged(flags: tuple[tuple[str, float], ...]) -> dict[str, Any]:

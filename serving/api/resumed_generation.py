@@ -39,6 +39,7 @@ async def resumed_events(service: Service, admitted: Admitted, past: Sequence[Lo
 
     Raises what Generator.stream raises.
     """
+    service = service.of(admitted.model or None)
     # A fresh id each time: the engine may not yet know that the process which had asked before is gone.
     prompts = [replace(prompt, request_id=f"{prompt.request_id}@{new_id()[:8]}") for prompt in admitted.prompts]
     choices = sum(prompt.n for prompt in prompts)
@@ -47,7 +48,8 @@ async def resumed_events(service: Service, admitted: Admitted, past: Sequence[Lo
     try:
         principal = msgspec.msgpack.decode(admitted.principal, type=Principal)
         subject, requests = Subject(principal.tenant, admitted.request_id), _requests(admitted)
-        ask = Ask.of(prompts, model=service.model_id(prompts[0].adapter), stream=True, continues=True)
+        model, base = service.model_id(prompts[0].adapter), service.card.name
+        ask = Ask.of(prompts, model=model, stream=True, continues=True, base=base)
         protocol = _PROTOCOLS.get(admitted.protocol, "internal")
         caller = Caller(request_id=admitted.request_id, principal=principal, protocol=protocol)
         events = recorded_request(service.events, caller, service.card.name, requests[0].user)

@@ -53,6 +53,7 @@ class SamplingBody(Body, kw_only=True):
     model: str | None = None  # None: the one that is served
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    fallback: bool | None = None  # false: no other model may answer in place of this one
     durable: bool | None = None  # the stream goes on without its client, and can be read again: /v1/streams
 
     n: int | None = None

@@ -15,10 +15,10 @@ from serving.errors import ContextLengthError
 from serving.generation.request import TextRequest
 
 
-def token_routes(service: Service, max_body_bytes: int) -> list[Route]:
+def token_routes(first: Service, max_body_bytes: int) -> list[Route]:
     async def tokenize(request: Request) -> Response:
         body = await read_typed(request, TokenizeBody, max_body_bytes)
-        service.check_served(body.model)
+        service = first.of(body.model)
         body.check_together()
         tokens = await encoded_prompt(service, body, request.state.request_id)
         reply: dict[str, Any] = {
@@ -33,7 +33,7 @@ def token_routes(service: Service, max_body_bytes: int) -> list[Route]:
 
     async def detokenize(request: Request) -> Response:
         body = await read_typed(request, DetokenizeBody, max_body_bytes)
-        return _json({"prompt": decoded_tokens(service, body)})
+        return _json({"prompt": decoded_tokens(first, body)})
 
     return [
         Route("/tokenize", tokenize, methods=["POST"]),
@@ -42,7 +42,8 @@ def token_routes(service: Service, max_body_bytes: int) -> list[Route]:
 
 
 def model_routes(service: Service) -> list[Route]:
-    windows = {service.card.name: service.card.max_model_len}
+    windows = {one.card.name: one.card.max_model_len for one in service.every}
+    windows |= {name: _longest(service, name) for name in service.routing.names}
     if service.encoder is not None:
         windows[service.encoder.name] = service.encoder.facts.max_tokens
 
@@ -71,13 +72,18 @@ def model_routes(service: Service) -> list[Route]:
     ]
 
 
+def _longest(service: Service, name: str) -> int:
+    """The window of the largest model that a rule may find."""
+    return max(service.of(rule.target).card.max_model_len for rule in service.routing.rules_of(name))
+
+
 async def encoded_prompt(service: Service, body: TokenizeBody, request_id: str) -> list[int]:
     """As the generator would encode the same prompt or messages."""
     generator = service.generator
     if body.prompt is not None:
         return await generator.tokenize(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     if body.tools:
-        service.check_tool_format()
+        service.check_tool_format()  # of this model
     begin = body.add_generation_prompt
     text = await generator.render_chat(
         TextRequest(
@@ -94,7 +100,7 @@ async def encoded_prompt(service: Service, body: TokenizeBody, request_id: str) 
 
 def decoded_tokens(service: Service, body: DetokenizeBody) -> str:
     """Raises RequestError."""
-    service.check_served(body.model)
+    service = service.of(body.model)
     if len(body.tokens) > service.card.max_model_len:
         raise ContextLengthError(
             f"tokens has {len(body.tokens)} ids; the model's window is {service.card.max_model_len} tokens",

@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from serving.app import build_admin, build_api, build_grpc
     from serving.engine.remote import RemoteEngine
     from serving.engine.resume import ResumingEngine
+    from serving.engine.sockets import socket_of
     from serving.observability.logs import configure_logging
 
     deployment = deployment_from(args)
@@ -35,7 +36,11 @@ def run(args: argparse.Namespace) -> int:
     server = deployment.server
     with _listening(server) as listener:
         remote = RemoteEngine(args.socket)
-        app = build_api(deployment, ResumingEngine(remote), api_key_of(args), embedder=remote)
+        further = {
+            name: ResumingEngine(RemoteEngine(socket_of(args.socket, number)))
+            for number, name in enumerate(deployment.models, start=1)
+        }
+        app = build_api(deployment, ResumingEngine(remote), api_key_of(args), embedder=remote, further=further)
         port = listener.getsockname()[1]
         ready = Status("ready", ready=True, url=url_of(server.host, port, tls=server.tls is not None))
         beside = [build_grpc(deployment, app), build_admin(deployment, app)]

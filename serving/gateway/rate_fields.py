@@ -7,6 +7,7 @@ from serving.gateway.limit_store import Verdict
 from serving.gateway.window import WindowState
 
 DEGRADED = "weft-degraded"
+FALLBACK = "weft-fallback"
 PREDICTED_WAIT = "weft-predicted-wait"
 REPLY_FIELDS = (
     "x-ratelimit-limit-requests",
@@ -16,6 +17,7 @@ REPLY_FIELDS = (
     "x-ratelimit-remaining-tokens",
     "x-ratelimit-reset-tokens",
     DEGRADED,
+    FALLBACK,
     PREDICTED_WAIT,
 )
 

@@ -28,6 +28,9 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     prompts: tuple[PreparedPrompt, ...]
     owner: str = ""  # tenant and key that may read it
     principal: bytes = b""  # opaque here: on whose account it is continued
+    model: str = ""  # that answers; empty: the deployment's first
+    named: str = ""  # how the reply calls it; empty: by that name
+    fallback: dict[str, str] | None = None  # told where it stands in for another
     grace_seconds: float | None = None  # without a reader before it is given up; None: it needs no reader
 
 

@@ -35,8 +35,7 @@ def message_routes(service: Service, max_body_bytes: int) -> list[Route]:
 
     async def count(request: Request) -> Response:
         body = await read_typed(request, CountTokensBody, max_body_bytes)
-        service.check_served(body.model)
-        tokens = await counted_tokens(service, body, request.state.request_id)
+        tokens = await counted_tokens(service.of(body.model), body, request.state.request_id)
         return Response(msgspec.json.encode({"input_tokens": tokens}), media_type="application/json")
 
     return [

@@ -29,10 +29,10 @@ from serving.settings.prefix_cache import PrefixCacheConfig
 _ID_BYTES = 12
 
 
-def prefix_routes(service: Service, limits: PrefixCacheConfig, max_body_bytes: int) -> list[Route]:
+def prefix_routes(first: Service, limits: PrefixCacheConfig, max_body_bytes: int) -> list[Route]:
     async def pin(request: Request) -> Response:
         body = await read_typed(request, PrefixBody, max_body_bytes)
-        service.check_model(body.model)
+        service = first.of(body.model)
         body.check_together()
         ttl = min(DEFAULT_TTL, int(limits.pin_seconds)) if body.ttl is None else body.ttl
         if ttl > limits.pin_seconds:
@@ -47,29 +47,34 @@ def prefix_routes(service: Service, limits: PrefixCacheConfig, max_body_bytes: i
             PinPrefix(name=name, owner=tenant, token_ids=tokens, salt=salt, seconds=float(ttl), most=limits.tenant_pins)
         )
         assert report.pins is not None
-        return JSONResponse(_shown(await _page_size(), report.pins[0]))
+        return JSONResponse(_shown(await _page_size(service), report.pins[0]))
 
     async def every(request: Request) -> Response:
-        size = await _page_size()
-        data = [_shown(size, prefix) for prefix in await _pins(request)]
-        return JSONResponse({"object": "list", "data": data})
+        found = [(await _page_size(service), prefix) for service, prefix in await _pins(request)]
+        return JSONResponse({"object": "list", "data": [_shown(size, prefix) for size, prefix in found]})
 
     async def one(request: Request) -> Response:
-        wanted = request.path_params["prefix_id"]
-        for prefix in await _pins(request):
-            if prefix.name == wanted:
-                return JSONResponse(_shown(await _page_size(), prefix))
-        raise NotFoundError("there is no such prefix: it has expired, or never was", code="prefix_not_found")
+        service, prefix = await _find(request)
+        return JSONResponse(_shown(await _page_size(service), prefix))
 
     async def let_go(request: Request) -> Response:
         name = request.path_params["prefix_id"]
+        service = first if len(first.every) == 1 else (await _find(request))[0]
         await service.engine.operate(UnpinPrefix(name=name, owner=_tenant(request)))
         return JSONResponse({"id": name, "object": "prefix", "deleted": True})
 
-    async def _pins(request: Request) -> tuple[PinnedPrefix, ...]:
-        return (await service.engine.operate(ListPins(owner=_tenant(request)))).pins or ()
+    async def _pins(request: Request) -> list[tuple[Service, PinnedPrefix]]:
+        """Of every model."""
+        reports = [(service, await service.engine.operate(ListPins(owner=_tenant(request)))) for service in first.every]
+        return [(service, prefix) for service, report in reports for prefix in report.pins or ()]
 
-    async def _page_size() -> int:
+    async def _find(request: Request) -> tuple[Service, PinnedPrefix]:
+        for service, prefix in await _pins(request):
+            if prefix.name == request.path_params["prefix_id"]:
+                return service, prefix
+        raise NotFoundError("there is no such prefix: it has expired, or never was", code="prefix_not_found")
+
+    async def _page_size(service: Service) -> int:
         return (await service.engine.info()).page_size
 
     return [
