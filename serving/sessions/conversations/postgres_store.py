@@ -67,9 +67,14 @@ _LEASE = f"""
 INSERT INTO weft_leases SELECT name, {_NOW} + $2 FROM unnest($1::text[]) AS name
 ON CONFLICT (name) DO UPDATE SET expires = excluded.expires
 """
+# The time of the last look, in the place of a lease that is nobody's. Where nobody has looked for the time of a lease,
+# the clock has leapt, or nobody was there: all leases begin anew, so that no living process loses what it holds.
+_LOOKED = f"SELECT abs({_NOW} - expires) > $1 FROM weft_leases WHERE name = '' FOR UPDATE"
+_RENEW_ALL = f"UPDATE weft_leases SET expires = {_NOW} + $1 WHERE name <> ''"
 _EXPIRED = f"""
 UPDATE weft_leases SET expires = {_NOW} + $1
-WHERE name IN (SELECT name FROM weft_leases WHERE expires <= {_NOW} FOR UPDATE SKIP LOCKED) RETURNING name
+WHERE name IN (SELECT name FROM weft_leases WHERE expires <= {_NOW} AND name <> '' FOR UPDATE SKIP LOCKED)
+RETURNING name
 """
 
 Connection = PoolConnectionProxy
@@ -149,6 +154,11 @@ class PostgresConversationStore:
 
     async def expired(self, seconds: float) -> list[str]:
         async with self._transaction() as db:
+            leapt = await db.fetchval(_LOOKED, seconds)
+            await db.execute(_LEASE, [""], 0.0)
+            if leapt:
+                await db.execute(_RENEW_ALL, seconds)
+                return []
             return sorted(row[0] for row in await db.fetch(_EXPIRED, seconds))
 
     async def trim(self) -> None:

@@ -20,7 +20,7 @@ from serving.sessions.conversations.records import Owner
 from serving.sessions.conversations.store import KINDS, Edit, Key, NoTreeError, Rows
 
 ANSWER_SECONDS = 5.0  # to connect, and for an answer
-_TREE, _OWNED, _LEASES = "weft:tree:", "weft:trees:", "weft:leases"
+_TREE, _OWNED, _LEASES, _LOOKED = "weft:tree:", "weft:trees:", "weft:leases", "weft:leases:looked"
 _SIZES, _HELD = "weft:sizes:", "weft:held:"  # bytes of a tenant's trees, and of all of them together
 _SWEPT = 256  # members of an index that are looked at together
 
@@ -31,10 +31,18 @@ local till = time[1] + time[2] / 1000000 + ARGV[1]
 for i = 2, #ARGV do redis.call('ZADD', KEYS[1], till, ARGV[i]) end
 """
 
-# KEYS: leases. ARGV: seconds.
+# KEYS: leases, the time of the last look. ARGV: seconds.
+# Where nobody has looked for the time of a lease, the clock has leapt, or nobody was there: all leases begin anew, so
+# that no living process loses what it holds.
 _EXPIRED = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
+local looked = tonumber(redis.call('GET', KEYS[2]) or now)
+redis.call('SET', KEYS[2], string.format('%.6f', now))
+if math.abs(now - looked) > tonumber(ARGV[1]) then
+  for _, name in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], now + ARGV[1], name) end
+  return {}
+end
 local found = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
 for _, name in ipairs(found) do redis.call('ZADD', KEYS[1], now + ARGV[1], name) end
 return found
@@ -184,7 +192,7 @@ class RedisConversationStore:
 
     async def expired(self, seconds: float) -> list[str]:
         with _reached():
-            found = await _answer(self._redis.eval(_EXPIRED, 1, _LEASES, str(seconds)))
+            found = await _answer(self._redis.eval(_EXPIRED, 2, _LEASES, _LOOKED, str(seconds)))
         return sorted(name.decode() for name in found)
 
     async def trim(self) -> None:

@@ -46,12 +46,19 @@ T = TypeVar("T")
 
 class SqliteConversationStore:
     def __init__(
-        self, path: Path | None, retain_seconds: float | None = None, clock: Callable[[], float] = time.time
+        self,
+        path: Path | None,
+        retain_seconds: float | None = None,
+        clock: Callable[[], float] = time.time,
+        lease_clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """None: in memory; `retain_seconds` None: for ever. Raises ConfigError where the file cannot be used."""
+        """None: in memory; `retain_seconds` None: for ever. Trees are retained by the date, which a restart leaves; all
+        processes of a machine have one monotonic clock for their leases. Raises ConfigError where the file cannot be
+        used."""
         self._path = path
         self._retain = retain_seconds
         self._clock = clock
+        self._lease_clock = lease_clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="conversations")
         try:
             if path is not None:
@@ -120,7 +127,7 @@ class SqliteConversationStore:
 
     async def lease(self, names: Sequence[str], seconds: float) -> None:
         def work(db: sqlite3.Connection) -> None:
-            rows = [(name, self._clock() + seconds) for name in names]
+            rows = [(name, self._lease_clock() + seconds) for name in names]
             db.executemany("INSERT OR REPLACE INTO leases VALUES (?, ?)", rows)
 
         await self._do(work)
@@ -130,9 +137,11 @@ class SqliteConversationStore:
 
     async def expired(self, seconds: float) -> list[str]:
         def work(db: sqlite3.Connection) -> list[str]:
-            now = self._clock()
-            found = [row[0] for row in db.execute("SELECT name FROM leases WHERE expires <= ? ORDER BY name", (now,))]
-            db.execute("UPDATE leases SET expires = ? WHERE expires <= ?", (now + seconds, now))
+            # One that lasts too long is from before the machine's last start: this clock began anew with it.
+            now, over = self._lease_clock(), "expires <= ?1 OR expires > ?1 + ?2"
+            query = f"SELECT name FROM leases WHERE {over} ORDER BY name"
+            found = [row[0] for row in db.execute(query, (now, seconds))]
+            db.execute(f"UPDATE leases SET expires = ?1 + ?2 WHERE {over}", (now, seconds))
             return found
 
         return await self._do(work)
