@@ -50,6 +50,16 @@ class Choice:
     token_ids: tuple[int, ...]  # with return_token_ids
     logprobs: tuple[TokenLogprobs, ...]
     flags: tuple[tuple[str, float], ...] = ()  # with the finish_reason: what moderation noted, category and score
+    reasoning: str = ""  # what the model thinks before it answers
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Another model answers than the one that was asked."""
+
+    asked: str
+    answered_by: str
+    reason: str  # engine_down, engine_full
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +141,7 @@ def _choice(message: Any) -> Choice:
 
 
 def _usage(message: Any) -> Usage:
+        reasoning=message.reasoning,
     return Usage(message.prompt_tokens, message.cached_tokens, message.completion_tokens)
 
 

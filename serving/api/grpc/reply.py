@@ -39,17 +39,19 @@ class GrpcReply:
         """A GenerateReply."""
         joined: dict[int, Any] = {}
         texts: dict[int, list[str]] = {}
-        reply = schema.GenerateReply(**self._head)
+        thoughts: dict[int, list[str]] = {}
+        reply = schema.GenerateReply()
         async with aclosing(self.generation.deltas()) as deltas:
             async for _, delta in deltas:
                 shown = self._choice(delta)
                 texts.setdefault(delta.index, []).append(shown.text)
+                thoughts.setdefault(delta.index, []).append(shown.reasoning)
                 joined.setdefault(delta.index, schema.Choice()).MergeFrom(shown)
                 if delta.prompt_logprobs is not None:
                     asked = likeliest(delta.prompt_logprobs, self._body.prompt_logprobs or 0)
                     reply.prompt_logprobs.extend(token_logprobs(entry) for entry in asked if entry is not None)
         for index in sorted(joined):
-            joined[index].text = "".join(texts[index])
+            joined[index].text, joined[index].reasoning = "".join(texts[index]), "".join(thoughts[index])
             reply.choices.append(joined[index])
         reply.prompt_token_ids.extend(self._prompt_token_ids())
         reply.usage.CopyFrom(self._usage())
@@ -85,7 +87,7 @@ class GrpcReply:
             seen = Seen(delta.text, finish_reason=delta.finish_reason.value if delta.finish_reason else None)
         else:
             seen = self._chat.choice(delta.index).show(delta)
-        choice = schema.Choice(index=delta.index, text=seen.content)
+        choice = schema.Choice(index=delta.index, text=seen.content, reasoning=seen.reasoning)
         if seen.tool_calls:
             choice.tool_calls.extend(_tool_calls(seen))
         if seen.finish_reason is not None:

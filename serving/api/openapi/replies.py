@@ -51,7 +51,7 @@ REPLIES: Mapping[str, Schema] = {
         type=word("message"),
         role=word("assistant"),
         model=TEXT,
-        content=list_of(object_of(type=word("text", "tool_use"))),
+        content=list_of(object_of(type=word("text", "thinking", "tool_use"))),
         stop_reason=word("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"),
         stop_sequence=TEXT_OR_NULL,
         usage=object_of(input_tokens=COUNT, cache_read_input_tokens=COUNT, output_tokens=COUNT),
