@@ -34,6 +34,7 @@ from serving.engine.encoder_folder import read_encoder
 from serving.engine.follower import Membership, follow
 from serving.engine.leader import Leader
 from serving.engine.live_model import LiveModel
+from serving.engine.text_model import read_text_model
 from serving.engine.weights_fingerprint import weights_fingerprint
 from serving.errors import CheckpointError, ConfigError
 from serving.events.event_log import EventLog, WrittenEventLog
@@ -46,8 +47,8 @@ from serving.gateway.ledger import Ledger
 from serving.generation.chat_format import load_chat_format
 from serving.generation.generator import Generator
 from serving.generation.grammar_vocabulary import vocabulary_of
-from serving.generation.text_embedder import EncoderTokenizer, TextEmbedder
-from serving.generation.tokenizer import load_tokenizer
+from serving.generation.text_embedder import EncoderTokenizer, MarkingTokenizer, TextEmbedder
+from serving.generation.tokenizer import Tokenizer, load_tokenizer
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
 from serving.orchestrator.memory.memories import Memories
@@ -109,7 +110,10 @@ def build_engine(
         _join_runtime(deployment, leader.gather(cluster.runtime_port, progress), process=0)
     begin = time.monotonic()
     encoder = load_encoder(deployment, progress)
-    executor = load_executor(deployment, window_of(deployment), progress, watch=watch)
+    window = window_of(deployment)
+    text_model = read_text_model(deployment, window)
+    unit = None if text_model is None else text_model.unit
+    executor = load_executor(deployment, window, progress, unit_vectors=unit, watch=watch)
     _spare_the_garbage_collector()
     version = weights_fingerprint(deployment.model.checkpoint)
     model = None
@@ -137,6 +141,7 @@ def build_engine(
         version=version,
         stacks=executor.adapters if isinstance(executor, Executor) else None,
         tiers=open_tiers(deployment, executor, version) if isinstance(executor, Executor) else None,
+        text_model=text_model,
     )
 
 
@@ -197,6 +202,20 @@ def build_encoder(deployment: Deployment, embedder: Embedder | None) -> TextEmbe
     return TextEmbedder(name=config.name, facts=facts, tokenizer=tokenizer, embedder=embedder)
 
 
+def build_model_embedder(
+    deployment: Deployment, tokenizer: Tokenizer, embedder: Embedder | None
+) -> TextEmbedder | None:
+    """None where the served model embeds nothing. `tokenizer` is its own. Raises CheckpointError or ConfigError."""
+    model = read_text_model(deployment, window_of(deployment))
+    if model is None or embedder is None:
+        return None
+    assert deployment.model_embeddings is not None
+    marks = MarkingTokenizer(tokenizer, deployment.model_embeddings.end_token)
+    return TextEmbedder(
+        name=deployment.name, facts=model.facts, tokenizer=marks, embedder=embedder, model=deployment.name
+    )
+
+
 def build_api(
     deployment: Deployment,
     engine: Engine,
@@ -222,6 +241,7 @@ def build_api(
     first = build_model(deployment, deployment.name, engine, gateway, metrics)
     generator, card = first.generator, first.card
     streams = deployment.streams
+    texts = None if embedder is None else gateway.guard_embedder(embedder)
     return build_app(
         generator,
         engine,
@@ -236,7 +256,8 @@ def build_api(
         retrieval=deployment.retrieval,
         tracing=build_tracing(deployment.traces),
         events=build_events(deployment, metrics),
-        encoder=build_encoder(deployment, None if embedder is None else gateway.guard_embedder(embedder)),
+        encoder=build_encoder(deployment, texts),
+        model_embedder=build_model_embedder(deployment, generator.tokenizer, texts),
         toolbox=Toolbox(deployment.tools),
         memories=None if deployment.memory is None else Memories(deployment.memory),
         conversations=build_conversations(deployment.conversations),

@@ -6,7 +6,7 @@ import msgspec
 
 from serving.api.strict_json import json_type
 from serving.api.typed_body import Body, Refusal
-from serving.engine.embedding import Texts
+from serving.engine.embedding import TextFacts, Texts
 from serving.errors import RequestError, UnsupportedError
 
 MAX_TEXTS = 2048  # OpenAI's
@@ -27,13 +27,21 @@ class EmbeddingBody(Body, kw_only=True):
     dimensions: int | None = None
     user: str | None = None
 
-    def check_dimensions(self, those_of_the_encoder: int) -> None:
-        if self.dimensions is not None and self.dimensions != those_of_the_encoder:
-            raise UnsupportedError(
-                f"dimensions is not supported: this encoder's vectors have {those_of_the_encoder}, and are not cut; "
-                f"leave it out, or send {those_of_the_encoder}",
+    def check_dimensions(self, facts: TextFacts) -> None:
+        """Raises RequestError, UnsupportedError."""
+        most, fewest = facts.dimensions, facts.min_dimensions or facts.dimensions
+        if self.dimensions is None or fewest <= self.dimensions <= most:
+            return
+        if fewest < most:
+            raise RequestError(
+                f"dimensions must lie in {fewest} .. {most}, not {self.dimensions}",
                 param="dimensions",
+                code="invalid_value",
             )
+        raise UnsupportedError(
+            f"dimensions is not supported: the vectors here have {most}, and are not cut; leave it out, or send {most}",
+            param="dimensions",
+        )
 
     def check_input(self) -> None:
         """Raises RequestError where kinds are mixed, a text is empty or they are too many."""

@@ -12,8 +12,8 @@ from serving.engine.client import Engine
 from serving.errors import NotFoundError, RequestError, UnsupportedError
 from serving.events.event_log import EventLog
 from serving.gateway.gateway import Gateway
-from serving.generation.generator import Generator
 from serving.generation.answers.answer_form import CALL_FORM_NAMES
+from serving.generation.generator import Generator
 from serving.generation.text_embedder import TextEmbedder
 from serving.observability.metrics import Metrics
 from serving.observability.request_trace import Tracing
@@ -71,6 +71,7 @@ class Service:
     tracing: Tracing = field(default_factory=Tracing)
     events: EventLog = field(default_factory=EventLog)
     encoder: TextEmbedder | None = None  # behind /v1/embeddings
+    model_embedder: TextEmbedder | None = None  # likewise: the served model
     moderation: Moderation | None = None  # None: nothing is judged
     toolbox: Toolbox = field(default_factory=Toolbox)
     control_tokens: ControlTokens | None = None  # of the generator's tokenizer; None: each turn finds them again
@@ -121,6 +122,26 @@ class Service:
         there = ", ".join(map(repr, self.names))
         return NotFoundError(
             f"there is no model {str(name)[:100]!r} here; this server has {there}",
+            param="model",
+            code="model_not_found",
+        )
+
+    @property
+    def embedders(self) -> tuple[TextEmbedder, ...]:
+        """The first is meant where a client names none."""
+        return tuple(one for one in (self.encoder, self.model_embedder) if one is not None)
+
+    def embedder_of(self, name: str | None) -> TextEmbedder:
+        """Raises NotFoundError, UnsupportedError where nothing embeds."""
+        embedders = self.embedders
+        if not embedders:
+            raise UnsupportedError("this server embeds nothing", param="model")
+        for one in embedders:
+            if name in (None, one.name):
+                return one
+        there = " and ".join(repr(one.name) for one in embedders)
+        raise NotFoundError(
+            f"the model {str(name)[:100]!r} embeds nothing here; what does is {there}",
             param="model",
             code="model_not_found",
         )

@@ -44,8 +44,8 @@ def token_routes(first: Service, max_body_bytes: int) -> list[Route]:
 def model_routes(service: Service) -> list[Route]:
     windows = {one.card.name: one.card.max_model_len for one in service.every}
     windows |= {name: _longest(service, name) for name in service.routing.names}
-    if service.encoder is not None:
-        windows[service.encoder.name] = service.encoder.facts.max_tokens
+    for embedder in service.embedders:
+        windows.setdefault(embedder.name, embedder.facts.max_tokens)
 
     def card(name: str, window: int) -> dict[str, Any]:
         facts = {"created": service.card.created, "owned_by": service.card.owned_by, "max_model_len": window}

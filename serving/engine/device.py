@@ -59,9 +59,11 @@ def load_executor(
     progress: Progress | None = None,
     *,
     random_weights: bool = False,
+    unit_vectors: bool | None = None,
     watch: WatchLoad | None = None,
 ) -> Executor | LaneExecutor:
-    """Streams the weights in and compiles every program. `watch` is told how many tokens each expert gets.
+    """Streams the weights in and compiles every program. `watch` is told how many tokens each expert gets,
+    `unit_vectors` is the executor's.
 
     Raises CheckpointError or ConfigError.
     """
@@ -163,6 +165,7 @@ def load_executor(
         expert_exchange=engine.expert_exchange,
         adapters=adapters,
         drafter=drafter,
+        unit_vectors=unit_vectors,
     )
     executor.memory.source = source
     if lanes == 1:

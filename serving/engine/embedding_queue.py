@@ -14,9 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from serving.engine.embedding import EmbedRequest, Texts
-from serving.engine.encoder_folder import EncoderFacts
-from serving.errors import ContextLengthError, EngineError, OverloadedError, RequestError, WeftError
+from serving.engine.embedding import EmbedRequest, TextFacts, Texts, refuse_unreadable
+from serving.errors import EngineError, OverloadedError, WeftError
 
 STEPS_TO_TEXTS = 4.0
 MOST_WAITING_TOKENS = 600_000  # two of the largest requests; one is taken in any case
@@ -30,7 +29,7 @@ Work = Callable[[], np.ndarray]
 
 class TextEncoder(Protocol):
     @property
-    def facts(self) -> EncoderFacts: ...
+    def facts(self) -> TextFacts: ...
 
     @property
     def batch_sizes(self) -> Mapping[int, int]:
@@ -82,22 +81,7 @@ class EmbeddingQueue:
             self._drop(job)
 
     def _check(self, request: EmbedRequest) -> None:
-        facts = self._encoder.facts
-        for at, text in enumerate(request.texts):
-            if not text:
-                raise RequestError(f"input[{at}] has no tokens", param=f"input[{at}]", code="invalid_value")
-            if len(text) > facts.max_tokens:
-                raise ContextLengthError(
-                    f"input[{at}] has {len(text)} tokens; the encoder reads {facts.max_tokens} at most: embed parts "
-                    "of the text",
-                    param=f"input[{at}]",
-                )
-            if min(text) < 0 or max(text) >= facts.vocab_size:
-                raise RequestError(
-                    f"input[{at}]: token ids must lie in 0 .. {facts.vocab_size - 1}",
-                    param=f"input[{at}]",
-                    code="invalid_value",
-                )
+        refuse_unreadable(request.texts, self._encoder.facts)
         if self._waiting_tokens and self._waiting_tokens + request.tokens > MOST_WAITING_TOKENS:
             rate = self._tokens_per_second
             raise OverloadedError(

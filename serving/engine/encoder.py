@@ -15,7 +15,8 @@ from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import LayerForm
 from serving.config import Deployment
 from serving.engine.device import keep_compilations, start_backend
-from serving.engine.encoder_folder import EncoderFacts, read_encoder
+from serving.engine.embedding import TextFacts
+from serving.engine.encoder_folder import read_encoder
 from serving.errors import CheckpointError
 
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
@@ -27,7 +28,7 @@ BATCH_TOKENS, BATCH_TOKENS_ON_CPU = 4096, 256
 class Encoder:
     """Implements `embedding_queue.TextEncoder`. One call at a time."""
 
-    def __init__(self, model: Any, facts: EncoderFacts, batch_tokens: int, progress: Progress | None = None) -> None:
+    def __init__(self, model: Any, facts: TextFacts, batch_tokens: int, progress: Progress | None = None) -> None:
         """Compiles every program."""
         self.facts = facts
         self.batch_sizes: Mapping[int, int] = {

@@ -30,6 +30,7 @@ from serving.engine.hidden_pages import AnyPool
 from serving.engine.limits import ExecutorLimits
 from serving.engine.pipeline import EarlierStages, lower_earlier
 from serving.engine.plan import Admission, Range, RangeResult, StepPlan, StepResult
+from serving.engine.pooler import Pooler
 from serving.engine.programs import Programs, Progress, compile_programs
 from serving.engine.request import TokenLogprobs
 from serving.engine.sampler_rows import ALL_BITS, admission_arrays, init_rows, words_of
@@ -61,10 +62,12 @@ class Executor:
         expert_exchange: Wish = "auto",
         adapters: AdapterStacks | None = None,
         drafter: Drafter | None = None,
+        unit_vectors: bool | None = None,
     ) -> None:
         """The weights lie on the mesh already (see `sharding.params` and `models.stages`); without one all is on the
         default device. With a pipeline this is one of its lanes (see `lanes.py`); `beside` makes the others.
         `adapters` None: no sequence may have one. `drafter` None: guesses come with the plan, where there are any.
+        `unit_vectors`: texts become vectors, of length 1 or as they are; None: there are no texts.
         """
         mesh = mesh or one_device()
         self.limits = limits
@@ -110,6 +113,11 @@ class Executor:
             shared = (layouts, last.weights, self.pool, self._rows, limits.decode_rounds)
             self._adapted = compile_adapted(adapters, last.program, *shared, progress)
 
+        self._pooler: Pooler | None = None
+        if unit_vectors is not None:
+            num_rows = limits.shards * limits.max_num_seqs
+            self._pooler = Pooler(self.programs, num_rows, last.mesh, unit=unit_vectors, progress=progress)
+
     def page_exchange(self) -> PageExchange:
         """What copies pages out of the pool and into it; compiles its programs."""
         return PageExchange(self._resident, self._mesh)
@@ -138,7 +146,7 @@ class Executor:
 
     @property
     def programs_compiled(self) -> int:
-        others = (self._earlier, self._verifier, self._drafter, self._adapted)
+        others = (self._earlier, self._verifier, self._drafter, self._adapted, self._pooler)
         return self.programs.count + sum(part.count for part in others if part is not None)
 
     def dispatch(self, plan: StepPlan) -> "PendingStep | PendingGuesses":
@@ -166,12 +174,21 @@ class Executor:
         prompt_ids, prompt_scores = self._score_prompt(plan, batch, hidden) if batch.prompt_logprobs else (None, None)
         for array in jax.tree.leaves(prompt_scores):
             array.copy_to_host_async()
+        vectors = self._pool_texts(plan, batch, hidden)
         if plan.constrained:
             self._draw_later = functools.partial(self._draw_masked, plan, batch, logits, sequences)
-            return PendingStep(plan, batch, None, self._draw_later, prompt_ids, prompt_scores)
+            return PendingStep(plan, batch, None, self._draw_later, prompt_ids, prompt_scores, vectors)
         if not batch.plain:
             self._rows, tokens = self.programs.sample[layout.all_sequences](self._rows, logits, sequences)
-        return PendingStep(plan, batch, self._drawn(batch, logits, tokens), None, prompt_ids, prompt_scores)
+        return PendingStep(plan, batch, self._drawn(batch, logits, tokens), None, prompt_ids, prompt_scores, vectors)
+
+    def _pool_texts(self, plan: StepPlan, batch: PackedBatch, hidden: Array) -> Array | None:
+        """[S, D] the vectors of texts that end in this step; None where none does."""
+        if not any(r.pools for r in plan.ranges):
+            return None
+        if self._pooler is None:
+            raise ValueError("a step with texts, for which no programs were compiled")
+        return self._pooler.pool(plan, batch, hidden)
 
     def _programs_of(self, batch: PackedBatch) -> tuple[Programs | AdaptedPrograms, Any]:
         """The programs for a step, and the weights that they take."""
@@ -268,6 +285,7 @@ class PendingStep:
     draw_masked: DrawMasked | None  # where ranges are constrained
     prompt_ids: np.ndarray | None  # [T]
     prompt_scores: Scores | None  # of those
+    vectors: Array | None = None  # [S, D]
 
     def draw(self, masks: np.ndarray) -> None:
         """Starts the draw of a step with constrained ranges: row i of masks [n, W] uint32 is for the i-th of them."""
@@ -286,6 +304,7 @@ class PendingStep:
         prompt = None
         if self.prompt_ids is not None and self.prompt_scores is not None:
             prompt = ScoredTokens(self.prompt_ids, *map(np.asarray, self.prompt_scores))
+        vectors = None if self.vectors is None else np.asarray(self.vectors)
         results, ids = [], tokens.tolist()
         where = zip(self.batch.slots.tolist(), self.batch.begins.tolist(), strict=True)
         for r, (slot, begin) in zip(self.plan.ranges, where, strict=True):
@@ -296,6 +315,7 @@ class PendingStep:
                     token_id=token if r.samples else None,
                     logprobs=None if drawn is None or top is None else drawn.at(slot, top),
                     prompt_logprobs=_of_prompt(prompt, r, begin),
+                    vector=vectors[slot].copy() if vectors is not None and r.ends_text else None,
                 )
             )
         return StepResult(ranges=tuple(results))

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from serving.engine.adapter_lease import AdapterLease
 from serving.engine.constraint import Constraint
-from serving.engine.request import GenerateRequest, TokenEvent
+from serving.engine.request import GenerateRequest, Pooling, TokenEvent
 from serving.engine.scheduler import Scheduler
 from serving.engine.shards import ShardedScheduler
 
@@ -23,6 +23,7 @@ class Stream:
     loop: asyncio.AbstractEventLoop
     constraint: Constraint | None = None  # its grammar's
     adapter: AdapterLease | None = None
+    pooling: Pooling | None = None  # its prompt becomes a vector
     arrived: deque[TokenEvent | Exception] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -13,25 +13,30 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from serving.config import Deployment
 from serving.engine.adapter_lease import AdapterLease
 from serving.engine.adapters import AdapterMemory, Adapters, no_adapters
 from serving.engine.block_pool import BlockPool
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.constraint import Constraint
+from serving.engine.embedding import PooledEvent
 from serving.engine.embedding_queue import EmbeddingQueue, TextEncoder
 from serving.engine.engine import EngineLoop, SizedExecutor
 from serving.engine.grammars import GrammarCounters, Grammars
 from serving.engine.inbox import Question, Stream
 from serving.engine.intake import refuse_beside_grammar
 from serving.engine.live_model import LiveModel, namespace_of
+from serving.engine.model_embedder import ModelEmbedder
 from serving.engine.operation import EngineState, Operation, OperationReport, Wake
 from serving.engine.operations import perform
 from serving.engine.recording import TraceFolder, end_trace, trace_folder
-from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
+from serving.engine.request import FinishReason, GenerateRequest, Pooling, TokenEvent
 from serving.engine.scheduler import Scheduler
 from serving.engine.shards import ShardedScheduler, scheduler_for
 from serving.engine.speculation.speculator import speculator_for
+from serving.engine.text_model import TextModel
 from serving.engine.tiers.page_tiers import PageTiers
 from serving.engine.vocabulary import Vocabulary
 from serving.engine.watchdog import StepWatchdog
@@ -89,6 +94,7 @@ class LocalEngine:
         self.embedder: EmbeddingQueue | None = None
         if encoder is not None:
             self.embedder = EmbeddingQueue(encoder, self.between_steps, is_generating=lambda: not loop.idle)
+        self.model_embedder: ModelEmbedder | None = None  # set by whoever may let the model embed texts
         self._streams: dict[str, Stream] = {}  # touched by the thread alone
         self._inbox: deque[Stream | Question[Any] | str] = deque()  # a string is the id of a stream to abort
         self._arrived = threading.Event()
@@ -160,6 +166,23 @@ class LocalEngine:
                 self._send(request.request_id)
             if lease is not None and self.adapters is not None:  # after the abort, which is read before the next load
                 self.adapters.release(lease)
+
+    async def vector_of(self, request: GenerateRequest, pooling: Pooling) -> np.ndarray:
+        """[D] float32, what the hidden states of a prompt become; its max_tokens is 0. Raises as `generate` does, and
+        EngineError where the engine fails on it."""
+        self._refuse_if_down()
+        if self._loop.state == EngineState.ASLEEP:
+            await self._wake_for_request()
+        stream = Stream(request, asyncio.get_running_loop(), pooling=pooling)
+        self._send(stream)
+        try:
+            event = await stream.get()  # there is one
+        except asyncio.CancelledError:
+            self._send(request.request_id)
+            raise
+        if not isinstance(event, PooledEvent) or not np.isfinite(event.vector).all():
+            raise EngineError(event.error or "the model gave no vector for a text", code="no_vector")
+        return event.vector
 
     async def _leased(self, request: GenerateRequest) -> tuple[GenerateRequest, AdapterLease | None]:
         """The request with what is left of its deadline, and its adapter's slot; None where the deadline came first."""
@@ -292,7 +315,7 @@ class LocalEngine:
                 self._answer(item)
                 continue
             try:
-                self._loop.scheduler.add(item.request, self._loop.now(), item.constraint, item.adapter)
+                self._loop.scheduler.add(item.request, self._loop.now(), item.constraint, item.adapter, item.pooling)
             except WeftError as error:
                 item.loop.call_soon_threadsafe(item.put, error)
             else:
@@ -379,10 +402,12 @@ def start_local_engine(
     version: str = "",
     stacks: AdapterMemory | None = None,
     tiers: PageTiers | None = None,
+    text_model: TextModel | None = None,
 ) -> LocalEngine:
     """A scheduler and a loop around an executor, running. `watchdog` None: one with the deployment's limit;
     `vocabulary` None: no request may have a grammar; `version` is that of the weights, where it is known;
-    `stacks` None: there are no adapters; `tiers` None: pages that the device gives up are lost."""
+    `stacks` None: there are no adapters; `tiers` None: pages that the device gives up are lost; `text_model` None: the
+    model embeds nothing."""
     limits, engine = executor.limits, deployment.engine
     namespace = namespace_of(deployment.name, version)
 
@@ -432,6 +457,9 @@ def start_local_engine(
         held = Adapters(stacks, deployment.adapters.named, engine.max_waiting, deployment.adapters.folder)
     made = LocalEngine(loop, info, watchdog, on_failure, grammars, encoder, model, wakes, held)
     made.trace_folder = trace_folder(deployment, limits)
+    if text_model is not None:
+        at_once = max(1, min(2 * info.max_num_seqs, engine.max_waiting // 2))
+        made.model_embedder = ModelEmbedder(made.vector_of, text_model, at_once)
     return made
 
 

@@ -6,7 +6,9 @@ A plan is what a leader sends to its followers, what tests replay, and what a tr
 
 from dataclasses import dataclass
 
-from serving.engine.request import SamplingParams, TokenLogprobs
+import numpy as np
+
+from serving.engine.request import Pooling, SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,8 @@ class Range:
     # position from the first guess's predecessor on, for as long as the guesses are what was drawn. `token_ids` lacks
     # the guesses where a draft model makes them.
     guesses: int = 0
+    pools: Pooling | None = None  # its hidden states go into the vector of its text; None: they do not
+    ends_text: bool = False  # with it that vector is complete, and is to be returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,7 @@ class RangeResult:
     following_logprobs: tuple[TokenLogprobs, ...] = ()
     # Entry i scores the prompt token at position start+1+i, given those before it; only positions that the prompt has.
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    vector: np.ndarray | None = None  # [D] float32, of a range that ends a text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

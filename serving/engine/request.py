@@ -29,6 +29,13 @@ class FinishReason(StrEnum):
     CONTENT_FILTER = "content_filter"  # a policy cut it: said by the API process, never by an engine
 
 
+class Pooling(StrEnum):
+    """How the hidden states of a text become one vector."""
+
+    LAST = "last"  # that of its last token
+    MEAN = "mean"  # over all of its tokens
+
+
 class Priority(StrEnum):
     """A request's class. Each goes before those below it; what keeps a lower one from starving: `policies/order.py`."""
 

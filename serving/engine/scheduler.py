@@ -35,7 +35,7 @@ from serving.engine.policies.fairness import most_served
 from serving.engine.policies.order import RANKS
 from serving.engine.prefix_pins import PinnedPrefix, PrefixPins
 from serving.engine.prefix_sharing import PrefixSharing
-from serving.engine.request import FinishReason, GenerateRequest, Priority, TokenEvent, TokenLogprobs
+from serving.engine.request import FinishReason, GenerateRequest, Pooling, Priority, TokenEvent, TokenLogprobs
 from serving.engine.roster import Roster
 from serving.engine.sequence import Sequence
 from serving.engine.speculation.speculator import Speculator
@@ -204,8 +204,10 @@ class Scheduler:
         now: float,
         constraint: Constraint | None = None,
         adapter: AdapterLease | None = None,
+        pooling: Pooling | None = None,
     ) -> None:
-        """Queues a request that is certain to be able to run. `constraint` is its grammar's, `adapter` holds its slot.
+        """Queues a request that is certain to be able to run. `constraint` is its grammar's, `adapter` holds its slot;
+        with `pooling` its prompt becomes a vector, and max_tokens is 0.
 
         Raises ContextLengthError where it does not fit the window or the pool, RequestError where it is malformed,
         OverloadedError where the queue is full.
@@ -228,6 +230,7 @@ class Scheduler:
             rank=RANKS[request.priority],
             account=self._roster.waiting.account(request),
             adapter=adapter,
+            pooling=pooling,
         )
         refuse_unfitting(sequence, self._pool, max_model_len=self._max_model_len)
         waiting = len(self._roster.waiting)
@@ -353,7 +356,7 @@ class Scheduler:
             if token_id is None:
                 if sequence.scoring_only and planned.start + planned.length == sequence.num_prompt:
                     self._roster.remove(sequence)
-                    events.append(sequence.event(reason=FinishReason.LENGTH))
+                    events.append(sequence.read(computed.vector))
             elif token_id < 0:
                 self._roster.remove(sequence)
                 events.append(sequence.event(reason=FinishReason.ERROR, error=NOTHING_TO_DRAW))

@@ -12,12 +12,15 @@ counts the tokens in flight. In decode that is one position.
 import math
 from collections.abc import Iterable
 
+import numpy as np
+
 from serving.engine.adapter_lease import AdapterLease
 from serving.engine.constraint import Constraint
+from serving.engine.embedding import PooledEvent
 from serving.engine.page_hash import page_digest, root_digest
 from serving.engine.plan import Admission, Range, RangeResult
 from serving.engine.policies.fairness import Account, output_charge
-from serving.engine.request import FinishReason, GenerateRequest, TokenEvent, TokenLogprobs
+from serving.engine.request import FinishReason, GenerateRequest, Pooling, TokenEvent, TokenLogprobs
 from serving.engine.speculation.guessing import Guessing
 
 
@@ -48,6 +51,7 @@ class Sequence:
         "page_size",
         "page_table",
         "passed",
+        "pooling",
         "queue_seconds",
         "rank",
         "repeats",
@@ -77,6 +81,7 @@ class Sequence:
         rank: int = 0,
         account: Account | None = None,
         adapter: AdapterLease | None = None,
+        pooling: Pooling | None = None,
     ) -> None:
         sampling = request.sampling
         self.request = request
@@ -91,6 +96,7 @@ class Sequence:
         self.end_tokens = frozenset(sampling.eos_token_ids + sampling.stop_token_ids)
         self.max_length = min(self.num_prompt + sampling.max_tokens, max_model_len)
         self.scoring_only = sampling.max_tokens == 0
+        self.pooling = pooling  # of a prompt that becomes a vector; nothing is drawn after it
         # Whether its draws depend on logits and the numbers in the batch alone, so that the device can go on by itself.
         self.repeats = constraint is None and sampling.logprobs is None and not sampling.needs_row
         # The last token of a stream is delivered and never computed, unless nothing is sampled at all.
@@ -160,8 +166,9 @@ class Sequence:
     @property
     def num_shareable(self) -> int:
         """Leading pages that may come from the prefix cache: at least the last position has to be computed, or there
-        are no logits to sample from, and so has every position whose prompt logprobs are still to be reported."""
-        positions = len(self.tokens) - 1
+        are no logits to sample from, and so has every position whose prompt logprobs are still to be reported, or
+        whose hidden state counts."""
+        positions = 0 if self.pooling is Pooling.MEAN else len(self.tokens) - 1
         if self.scores_prompt and len(self.gathered) < self.num_prompt - 1:
             positions = len(self.gathered)
         return positions // self.page_size
@@ -219,6 +226,7 @@ class Sequence:
         assert self.row is not None
         start, known = self.computed, len(self.tokens)
         end = start + length
+        ends_text = self.pooling is not None and end == known
         samples = end == known + self.in_flight and not self.scoring_only
         planned = Range(
             row=self.row,
@@ -230,6 +238,8 @@ class Sequence:
             sampling=self.sampling,
             num_output=end - self.num_prompt if end > self.num_prompt else 0,
             prompt_logprobs_from=start if self.scores_prompt and self._scores_from(start) else None,
+            pools=self.pooling if ends_text or self.pooling is Pooling.MEAN else None,
+            ends_text=ends_text,
         )
         self.computed = end
         self.in_flight += samples
@@ -289,6 +299,18 @@ class Sequence:
             cached_tokens=self.cached_tokens,
             queue_seconds=self.queue_seconds,
             error=error,
+        )
+
+    def read(self, vector: np.ndarray | None) -> TokenEvent:
+        """The last event of a prompt that nothing is drawn after, with its vector where it is pooled."""
+        if vector is None:
+            return self.event(reason=FinishReason.LENGTH)
+        return PooledEvent(
+            request_id=self.request_id,
+            finish_reason=FinishReason.LENGTH,
+            cached_tokens=self.cached_tokens,
+            queue_seconds=self.queue_seconds,
+            vector=vector,
         )
 
     def _scores_from(self, start: int) -> bool:

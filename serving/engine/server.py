@@ -38,11 +38,13 @@ class EngineServer:
         socket_path: Path,
         *,
         embedder: Embedder | None = None,
+        model_embedder: Embedder | None = None,
         keepalive_seconds: float = 5.0,
     ) -> None:
-        """`embedder` None: texts are refused."""
+        """`embedder` is the encoder's, `model_embedder` the served model's; None: such texts are refused."""
         self._engine = engine
         self._embedder = embedder
+        self._model_embedder = model_embedder
         self._path = socket_path
         self._keepalive_seconds = keepalive_seconds
         self._server: grpc.aio.Server | None = None
@@ -102,9 +104,12 @@ class EngineServer:
         """Cancelled where the client leaves."""
         await _check_protocol(context)
         try:
-            if self._embedder is None:
-                raise UnsupportedError("this engine has no encoder", param="model")
-            vectors = await self._embedder.embed(wire.decode_embed(message))
+            request = wire.decode_embed(message)
+            embedder = self._model_embedder if request.model else self._embedder
+            if embedder is None:
+                what = "model that embeds" if request.model else "encoder"
+                raise UnsupportedError(f"this engine has no {what}", param="model")
+            vectors = await embedder.embed(request)
         except WeftError as error:
             return wire.encode(wire.Failure.of(error))
         return wire.encode(wire.EmbedReply(len(vectors), vectors.astype("<f4").tobytes()))

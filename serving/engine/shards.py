@@ -18,7 +18,7 @@ from serving.engine.page_hash import page_digest, root_digest
 from serving.engine.plan import StepPlan, StepResult
 from serving.engine.policies.fairness import most_served
 from serving.engine.prefix_pins import PinnedPrefix
-from serving.engine.request import GenerateRequest, TokenEvent
+from serving.engine.request import GenerateRequest, Pooling, TokenEvent
 from serving.engine.scheduler import Scheduler, SchedulerStats
 from serving.engine.sequence import Sequence as LiveSequence
 
@@ -104,6 +104,7 @@ class ShardedScheduler:
         now: float,
         constraint: Constraint | None = None,
         adapter: AdapterLease | None = None,
+        pooling: Pooling | None = None,
     ) -> None:
         """Raises as Scheduler.add does."""
         shard = self._shard_of.get(request.request_id)
@@ -114,7 +115,7 @@ class ShardedScheduler:
                 ShardLoad(stats.running + stats.waiting, pages) for stats, pages in zip(every, cached, strict=True)
             ]
             shard = choose_shard(loads, slack=max(1, self._rows // 4))
-        self._schedulers[shard].add(request, now, constraint, adapter)
+        self._schedulers[shard].add(request, now, constraint, adapter, pooling)
         self._shard_of[request.request_id] = shard
 
     def abort(self, request_id: str, *, error: str | None = None) -> TokenEvent | None:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.engine.embedding import EmbedRequest
-from serving.engine.encoder_folder import EncoderFacts
+from serving.engine.embedding import EmbedRequest, TextFacts
 from serving.errors import WeftError
 from serving.generation.text_embedder import EncoderTokenizer, TextEmbedder
 from tests.fakes.tiny_encoder import WORDS, save_tiny_encoder
@@ -46,7 +45,7 @@ def tiny_text_embedder(folder: Path, embedder: CountingEmbedder | None = None) -
         save_tiny_encoder(home)
     return TextEmbedder(
         name=ENCODER,
-        facts=EncoderFacts(dimensions=4, vocab_size=len(WORDS), max_tokens=40),
+        facts=TextFacts(dimensions=4, vocab_size=len(WORDS), max_tokens=40),
         tokenizer=EncoderTokenizer(home / "tokenizer.json"),
         embedder=embedder or CountingEmbedder(),
     )

@@ -6,8 +6,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from serving.engine.embedding import EmbedRequest
-from serving.engine.encoder_folder import EncoderFacts
+from serving.engine.embedding import EmbedRequest, TextFacts
 from serving.generation.text_embedder import EncoderTokenizer, TextEmbedder
 from tests.fakes.embedder import CountingEmbedder
 
@@ -43,7 +42,7 @@ def word_text_embedder(folder: Path, words: str, embedder: CountingEmbedder | No
     tokenizer.save(str(folder / "tokenizer.json"))
     return TextEmbedder(
         name=ENCODER,
-        facts=EncoderFacts(dimensions=DIMENSIONS, vocab_size=BUCKETS, max_tokens=LONGEST),
+        facts=TextFacts(dimensions=DIMENSIONS, vocab_size=BUCKETS, max_tokens=LONGEST),
         tokenizer=EncoderTokenizer(folder / "tokenizer.json"),
         embedder=embedder or WordEmbedder(),
     )

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from serving.engine import embedding_queue
-from serving.engine.embedding import EmbedRequest
+from serving.engine.embedding import EmbedRequest, TextFacts
 from serving.engine.embedding_queue import STEPS_TO_TEXTS, EmbeddingQueue, Work
-from serving.engine.encoder_folder import EncoderFacts
 from serving.errors import ContextLengthError, EngineError, OverloadedError, RequestError
 
 BATCH_SECONDS = 3.0
@@ -18,7 +17,7 @@ BATCH_SECONDS = 3.0
 class CountingEncoder:
     """A text's vector says how long it is and what it begins with. `clock` goes on with each batch."""
 
-    facts = EncoderFacts(dimensions=2, vocab_size=50, max_tokens=9)
+    facts = TextFacts(dimensions=2, vocab_size=50, max_tokens=9)
 
     def __init__(self) -> None:
         self.batch_sizes = {4: 2, 9: 1}

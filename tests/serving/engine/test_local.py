@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from serving.config import Deployment, EngineConfig, ModelConfig
-from serving.engine.embedding import EmbedRequest
-from serving.engine.encoder_folder import EncoderFacts
+from serving.engine.embedding import EmbedRequest, TextFacts
 from serving.engine.local import LocalEngine, start_local_engine
 from serving.engine.pin_messages import ListPins, PinPrefix, UnpinPrefix
 from serving.engine.plan import StepPlan, StepResult
@@ -305,7 +304,7 @@ async def test_a_stopped_engine_pins_nothing(tmp_path: object) -> None:
 
 
 class ThreadNamingEncoder:
-    facts = EncoderFacts(dimensions=1, vocab_size=VOCAB_SIZE, max_tokens=4)
+    facts = TextFacts(dimensions=1, vocab_size=VOCAB_SIZE, max_tokens=4)
 
     def __init__(self) -> None:
         self.batch_sizes = {4: 1}
