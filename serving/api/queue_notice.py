@@ -8,16 +8,24 @@ know as one, and an SDK that parses each event as a chunk does not stumble.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from starlette.requests import Request
 
-from serving.api.generation import Generation
 from serving.api.service import StreamLimits
 from serving.api.sse import HEARTBEAT
+from serving.gateway.lease import Lease
 
 HEADER = "weft-queue"
 SHOW = "show"
 EVERY_SECONDS = 1.0
+
+
+class Waiting(Protocol):
+    """A generation, or the newest of a turn's."""
+
+    @property
+    def lease(self) -> Lease | None: ...
 
 
 def is_wanted(request: Request) -> bool:
@@ -29,7 +37,7 @@ def with_notices(limits: StreamLimits) -> StreamLimits:
     return replace(limits, heartbeat_seconds=min(EVERY_SECONDS, limits.heartbeat_seconds))
 
 
-def notice_of(generation: Generation) -> Callable[[], bytes]:
+def notice_of(generation: Waiting) -> Callable[[], bytes]:
     """What is written into a silence: the place in the queue until the first token, and then what keeps it alive."""
 
     def write() -> bytes:

@@ -15,6 +15,7 @@ from serving.api.completion_body import CompletionBody
 from serving.api.completion_reply import CompletionReply
 from serving.api.followed_generation import FollowedGeneration
 from serving.api.generation import Generation
+from serving.api.queue_notice import is_wanted, notice_of, with_notices
 from serving.api.service import Service
 from serving.api.sse import LEFT, EventStream, StreamPosition
 from serving.errors import NotFoundError, RequestError
@@ -47,11 +48,18 @@ def stream_routes(service: Service) -> list[Route]:
 async def start_durable(
     service: Service, request: Request, reply: ChatReply | CompletionReply, body: ChatBody | CompletionBody
 ) -> Response:
-    """Begins a generation that outlives this connection, and gives its first reader. Raises what
-    DurableGenerations.start raises."""
+    """Begins a generation that outlives this connection, and gives its first reader, who may be told where it waits.
+    Raises what DurableGenerations.start raises."""
     admitted = await begin_durable(service, request.state.caller, reply, body)
+    generation = reply.generation
+    assert isinstance(generation, Generation)
     return durable_stream(
-        service, request, admitted, after=0, abandon=lambda: service.durable.abandon(admitted.stream_id)
+        service,
+        request,
+        admitted,
+        after=0,
+        abandon=lambda: service.durable.abandon(admitted.stream_id),
+        waiting=generation if is_wanted(request) else None,
     )
 
 
@@ -82,8 +90,15 @@ async def begin_durable(
 
 
 def durable_stream(
-    service: Service, request: Request, admitted: Admitted, *, after: int, abandon: Callable[[], None] = lambda: None
+    service: Service,
+    request: Request,
+    admitted: Admitted,
+    *,
+    after: int,
+    abandon: Callable[[], None] = lambda: None,
+    waiting: Generation | None = None,
 ) -> EventStream:
+    """`waiting` is the generation, where it is made here and its place in the queue is to be told."""
     reply = followed_reply(service, admitted)
     request.state.generation = reply.generation
     position = StreamPosition(
@@ -92,7 +107,10 @@ def durable_stream(
         notice=lambda: service.durable.notice(admitted.stream_id),
         abandon=abandon,
     )
-    return EventStream(reply.events(), service.streams, on_break(service, request), position)
+    broken = on_break(service, request)
+    if waiting is None:
+        return EventStream(reply.events(), service.streams, broken, position)
+    return EventStream(reply.events(), with_notices(service.streams), broken, position, notice_of(waiting))
 
 
 def on_break(service: Service, request: Request) -> Callable[[str], None]:

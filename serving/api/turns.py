@@ -9,6 +9,7 @@ from serving.api.generation import Generation
 from serving.api.service import Service, new_id
 from serving.api.turn_pages import TurnPages
 from serving.engine.request import Priority
+from serving.gateway.lease import Lease
 from serving.generation.request import GenerationOptions, TextDelta, TextRequest
 from serving.observability.request_trace import UNTRACED
 from serving.orchestrator.memory.turn_memory import TurnMemory
@@ -23,6 +24,11 @@ class ModelCalls:
         self.caller = caller
         self._stream = stream
         self._made: list[Generation] = []
+
+    @property
+    def lease(self) -> Lease | None:
+        """Of the newest call; None until it is admitted."""
+        return self._made[-1].lease if self._made else None
 
     @property
     def prompt_tokens(self) -> int:

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from serving.api.connection import while_connected
 from serving.api.error_reply import error_code
 from serving.api.files.routes import limit_of
+from serving.api.queue_notice import is_wanted, notice_of, with_notices
 from serving.api.request_body import read_typed
 from serving.api.responses.body import INCLUDES, ResponsesBody
 from serving.api.responses.items import shown
@@ -23,6 +24,7 @@ from serving.api.responses.output import Told
 from serving.api.responses.replay import replayed
 from serving.api.sse import EventStream, Terminal
 from serving.api.stream_routes import on_break
+from serving.api.turns import ModelCalls
 from serving.errors import NotFoundError, RequestError, WeftError
 from serving.sessions.conversations.records import Owner, StoredTurn
 
@@ -45,9 +47,9 @@ def response_routes(turns: TurnService, live: LiveResponses, max_body_bytes: int
                 return JSONResponse(begun)
             started = live.get(made.id)
             assert started is not None
-            return _stream(request, started.follow(-1))
+            return _stream(request, started.follow(-1), made.generation)
         if body.stream:
-            return _stream(request, made.events())
+            return _stream(request, made.events(), made.generation)
         return JSONResponse(await while_connected(request.receive, made.whole()))
 
     async def read(request: Request) -> Response:
@@ -93,9 +95,12 @@ def response_routes(turns: TurnService, live: LiveResponses, max_body_bytes: int
         stored = await _find(turns, request)
         return JSONResponse(item_page(request, [shown(item) for item in stored.inputs]))
 
-    def _stream(request: Request, events: AsyncGenerator[Told, None]) -> EventStream:
-        terminal = Terminal(done=b"", failed=_failed)
-        return EventStream(_frames(events), service.streams, on_break(service, request), terminal=terminal)
+    def _stream(request: Request, events: AsyncGenerator[Told, None], waiting: ModelCalls | None = None) -> EventStream:
+        terminal, broken = Terminal(done=b"", failed=_failed), on_break(service, request)
+        if waiting is None or not is_wanted(request):
+            return EventStream(_frames(events), service.streams, broken, terminal=terminal)
+        limits, place = with_notices(service.streams), notice_of(waiting)
+        return EventStream(_frames(events), limits, broken, heartbeat=place, terminal=terminal)
 
     return [
         Route("/v1/responses", create, methods=["POST"]),

@@ -1,13 +1,15 @@
 // Requests to the server, and answers that outlive the connection that they began on.
 
 import { eventsOf } from "./event_stream.js";
+import { queueOf } from "./notices.js";
 
 /** What went wrong, in words for a person. `status` is 0 where no answer came. */
 export class ChatError extends Error {
-  constructor(message, { status = 0, param = null, retryAfter = null } = {}) {
+  constructor(message, { status = 0, param = null, code = null, retryAfter = null } = {}) {
     super(message);
     this.status = status;
     this.param = param;
+    this.code = code;
     this.retryAfter = retryAfter;
   }
 }
@@ -19,6 +21,9 @@ const GIVE_UP_MS = 120_000; // without a new chunk
 const FIRST_WAIT_MS = 300;
 const LONGEST_WAIT_MS = 5_000;
 const MOVING = ["stream_moved", "server_stopping"]; // errors of a server that leaves its streams to another
+
+/** Of a request whose answer is a stream: it says where it waits, too. */
+export const STREAM_HEADERS = { Accept: "text/event-stream", "Weft-Queue": "show" };
 
 const UNREACHABLE = "The server cannot be reached. It may be restarting, or the network is down.";
 
@@ -75,10 +80,14 @@ export class ApiClient {
     }
   }
 
-  /** The events of a response's body as { id, chunk }. Raises LostStream where the connection breaks. */
+  /** The events of a response's body as { id, chunk }; between them, where the request waits, as a chunk of { queue }. Raises LostStream where the connection breaks. */
   async *events(response) {
     try {
-      for await (const { id, data } of eventsOf(response.body)) yield { id, chunk: data === "[DONE]" ? null : JSON.parse(data) };
+      for await (const { id = null, data, comment } of eventsOf(response.body)) {
+        const queue = comment === undefined ? null : queueOf(comment);
+        if (queue) yield { id, chunk: { queue } };
+        else if (comment === undefined) yield { id, chunk: data === "[DONE]" ? null : JSON.parse(data) };
+      }
     } catch (error) {
       if (error instanceof TypeError) throw new LostStream("The connection was lost in the middle of the answer.");
       if (error instanceof SyntaxError) throw new ChatError(`The server sent a chunk that is not JSON: ${error.message}`);
@@ -92,7 +101,7 @@ export function brokenOff() {
 }
 
 export function failureOf({ message, param = null, code }) {
-  return MOVING.includes(code) ? new LostStream(message, { param }) : new ChatError(message, { param });
+  return MOVING.includes(code) ? new LostStream(message, { param, code }) : new ChatError(message, { param, code });
 }
 
 /** What follows of a stream that broke off. A server that is away or starts is asked again. */
@@ -130,8 +139,8 @@ async function refusal(response) {
   const seconds = Number(response.headers.get("Retry-After"));
   const details = { status: response.status, retryAfter: seconds > 0 ? seconds : null };
   try {
-    const { message, param } = JSON.parse(text).error;
-    return new ChatError(message, { ...details, param });
+    const { message, param, code } = JSON.parse(text).error;
+    return new ChatError(message, { ...details, param, code });
   } catch (error) {
     // Not this API's error body: a proxy's page, say. The status line is then all there is.
     if (!(error instanceof SyntaxError || error instanceof TypeError)) throw error;

@@ -2,7 +2,8 @@
 
 import { append, messageOf, pathOf, pathTo, remove, show, versionsOf } from "./branches.js";
 import {
-  assistantMessage, interruptedAnswer, isEmptyFailure, lastQuestion, newConversation, requestMessages, titleFor, userMessage,
+  assistantMessage, interruptedAnswer, isEmptyFailure, lastQuestion, newConversation, previousOf, requestMessages, titleFor,
+  userMessage,
 } from "./conversation.js";
 import { Turn } from "./turn.js";
 
@@ -11,6 +12,7 @@ export class Chat extends EventTarget {
   #apis;
   #tools;
   #library;
+  #memory;
   #store;
   #settings;
   #picker;
@@ -22,11 +24,12 @@ export class Chat extends EventTarget {
   #conversation = newConversation();
 
   /** `apis` are those that an answer may come by, `completions` and `responses`. */
-  constructor({ apis, tools, library, store, settings, picker, composer, transcript, announcer, welcome }) {
+  constructor({ apis, tools, library, memory, store, settings, picker, composer, transcript, announcer, welcome }) {
     super();
     this.#apis = apis;
     this.#tools = tools;
     this.#library = library;
+    this.#memory = memory;
     this.#store = store;
     this.#settings = settings;
     this.#picker = picker;
@@ -145,15 +148,20 @@ export class Chat extends EventTarget {
 
   async #answer(conversation, question) {
     const { model } = this.#picker;
+    const path = pathTo(conversation, question);
     const tools = [...this.#tools.chosen, ...this.#library.tools(conversation)];
+    const { user } = this.#memory;
+    const isTurn = tools.length > 0 || user !== null; // what only the server's turns have
     const request = {
       model: model || undefined, // left out, it is the one that the server has
-      messages: requestMessages(pathTo(conversation, question), this.#settings.get("system_prompt")),
+      messages: requestMessages(path, this.#settings.get("system_prompt")),
       ...this.#settings.sampling(),
       ...(tools.length > 0 && { tools }),
+      ...(user && { user }),
+      ...(isTurn && { previous: previousOf(path) }),
     };
     const answer = assistantMessage(model);
-    const turn = new Turn(tools.length > 0 ? this.#apis.responses : this.#apis.completions, request, conversation, answer);
+    const turn = new Turn(isTurn ? this.#apis.responses : this.#apis.completions, request, conversation, answer);
     append(conversation, answer, question);
     conversation.updated = Date.now();
     this.#store.save(conversation);

@@ -1,6 +1,7 @@
 // Chat completions, the models and the server's state.
 
-import { ChatError, brokenOff, failureOf } from "./api_client.js";
+import { ChatError, STREAM_HEADERS, brokenOff, failureOf } from "./api_client.js";
+import { ofChunk, ofHeaders } from "./notices.js";
 
 export class ChatApi {
   kind = "completion"; // which API an answer's stream is of
@@ -37,9 +38,9 @@ export class ChatApi {
   completion(request, place, signal, lost = () => {}) {
     const body = { ...request, stream: true, durable: true, stream_options: { include_usage: true } };
     return this.#client.answer({
-      begin: () => this.#client.post("/v1/chat/completions", body, { headers: { Accept: "text/event-stream" }, signal }),
+      begin: () => this.#client.post("/v1/chat/completions", body, { headers: STREAM_HEADERS, signal }),
       resume: () => {
-        const headers = { Accept: "text/event-stream", "Last-Event-ID": place.after ?? "0" };
+        const headers = { ...STREAM_HEADERS, "Last-Event-ID": place.after ?? "0" };
         return this.#client.fetch(`/v1/streams/${place.id}`, { headers, signal, cache: "no-store" });
       },
       chunks: (response) => this.#chunks(response, place),
@@ -61,11 +62,12 @@ export class ChatApi {
 
   async *#chunks(response, place) {
     place.id ??= response.headers.get("X-Weft-Stream-Id");
+    yield { notices: ofHeaders(response.headers) };
     for await (const { id, chunk } of this.#client.events(response)) {
       if (chunk === null) return;
       if (chunk.error) throw failureOf(chunk.error);
-      yield chunk;
-      place.after = id; // what has been taken
+      yield { ...chunk, notices: ofChunk(chunk) };
+      place.after = id ?? place.after; // what has been taken
     }
     throw brokenOff();
   }

@@ -4,11 +4,13 @@
 //   library            { store, files: [{ id, name }] }: a vector store of the server's, and what was put into it
 //   user message       { role: "user", content }
 //   assistant message  { role: "assistant", content, model, toolCalls, citations, finishReason, stats, error, stream }
-//                      and, where the server said so, { detail } of its end and { notices }
+//                      and, where the server said so, { detail } of its end, { notices }, each { kind, text }, and
+//                      { response }, its id at the server
 //   tool call          { name, arguments }, and of one that runs on the server { state, result }
 //   stream             { id, after, kind } while the answer is on its way: where it goes on, by which API; else null
 
 import { pathOf } from "./branches.js";
+import { randomId } from "./random_id.js";
 
 const TITLE_LENGTH = 60;
 
@@ -62,6 +64,13 @@ export function requestMessages(path, systemPrompt) {
   return messages;
 }
 
+/** Where the server has the answer that this question follows: its id there, and what is new since; else null. */
+export function previousOf(path) {
+  const [answer, question] = path.slice(-2);
+  const whole = answer?.response && ["stop", "length"].includes(answer.finishReason);
+  return whole && question ? { response: answer.response, messages: [{ role: "user", content: question.content }] } : null;
+}
+
 /** Of all its branches, those too that are not shown. */
 export function matches(conversation, words) {
   return found(conversation.title, words) || conversation.messages.some(({ content }) => found(content, words));
@@ -75,9 +84,4 @@ export function hiddenMatch(conversation, words) {
 
 function found(text, words) {
   return text.toLowerCase().includes(words.trim().toLowerCase());
-}
-
-// crypto.randomUUID exists only on https and localhost; a server in the next room is neither.
-function randomId() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(9)), (byte) => byte.toString(36).padStart(2, "0")).join("");
 }

@@ -1,10 +1,16 @@
 // Server-sent events over fetch: EventSource can neither POST nor send headers.
 
-/** An incremental parser of the event stream format: feed it text in any pieces, get whole events as { id, data }. */
+/** An incremental parser of the event stream format: feed it text in any pieces, get whole events as { id, data }, and
+ *  lines of the server's that are no event, but say something to those who listen, as `oncomment(text)`. */
 export class EventStreamParser {
+  #oncomment;
   #rest = "";
   #data = [];
   #id = null;
+
+  constructor(oncomment = () => {}) {
+    this.#oncomment = oncomment;
+  }
 
   /** The events that this piece completes, in order; `id` is null for one that has none. */
   push(text) {
@@ -21,22 +27,26 @@ export class EventStreamParser {
         this.#data.push(line.slice(line[5] === " " ? 6 : 5));
       } else if (line.startsWith("id:")) {
         this.#id = line.slice(line[3] === " " ? 4 : 3);
+      } else if (line.startsWith(":")) {
+        this.#oncomment(line.slice(1));
       }
-      // Comments keep the connection alive; `event` and `retry` mean nothing to a chat completion.
+      // `event` and `retry` mean nothing to a chat completion.
     }
     return events;
   }
 }
 
-/** The events of a fetch body, each as soon as it is whole. Rejects as the body does: on abort or a lost connection. */
+/** The events of a fetch body, and its comments as { comment }, each as soon as it is whole. Rejects as the body does: on abort or a lost connection. */
 export async function* eventsOf(body) {
-  const parser = new EventStreamParser();
+  const comments = [];
+  const parser = new EventStreamParser((comment) => comments.push({ comment }));
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
       yield* parser.push(value);
+      yield* comments.splice(0);
     }
   } finally {
     reader.releaseLock();

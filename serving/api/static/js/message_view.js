@@ -1,6 +1,8 @@
 // One message on screen. Buttons carry `data-action`; the transcript acts on them.
 
 import { element, icon, iconButton } from "./element.js";
+import { NoticeList } from "./notice_list.js";
+import { wordsOfQueue } from "./notices.js";
 import { Prose } from "./prose.js";
 import { VersionSwitch } from "./version_switch.js";
 
@@ -13,6 +15,10 @@ const ENDINGS = {
   max_tool_calls: "Ended: the model made more calls than a turn may have.",
   time_budget: "Ended: the turn took longer than it may.",
   timeout: "Ended: its time was over.",
+};
+const FAILURES = {
+  content_filter: "The server's content policy blocked this message.",
+  moderation_unavailable: "The server could not check this against its content policy, and so did not answer.",
 };
 const STATES = { completed: "", failed: "failed", incomplete: "broken off" }; // of a call; any other is still running
 
@@ -48,11 +54,13 @@ class AnswerView {
     this.calls = element("div.tool-calls");
     const text = element("div.prose");
     this.prose = new Prose(text);
-    this.waiting = element("div.waiting", { role: "img", "aria-label": "Waiting for the first token" },
-      element("span"), element("span"), element("span"));
+    this.queue = element("span.queue"); // the announcer reads it out
+    this.waiting = element("div.waiting", {},
+      element("span.threads", { role: "img", "aria-label": "Waiting for the first token" }, element("i"), element("i"), element("i")),
+      this.queue);
     this.failure = element("div.failure", { role: "alert" });
     this.citations = element("div.citations", { "aria-label": "Sources" });
-    this.notices = element("p.notices");
+    this.notices = new NoticeList();
     this.ending = element("p.ending");
     this.stats = element("span.stats");
     this.copy = iconButton("copy", "Copy this answer", { "data-action": "copy" });
@@ -61,10 +69,10 @@ class AnswerView {
     this.footer = element("footer.footer", {},
       this.versions.node, element("div.actions", {}, this.copy, this.again), this.stats);
     this.node = element("article.message.assistant", { "aria-label": "Answer" },
-      this.calls, text, this.waiting, this.citations, this.notices, this.ending, this.failure, this.footer);
+      this.calls, text, this.waiting, this.citations, this.notices.node, this.ending, this.failure, this.footer);
   }
 
-  update({ isLast, streaming, ...place }) {
+  update({ isLast, streaming, queue, ...place }) {
     const message = this.#message;
     this.versions.update(place);
     if (this.#shown !== message.content) this.prose.update(message.content);
@@ -72,6 +80,7 @@ class AnswerView {
     this.#updateCalls(message.toolCalls);
     const empty = message.content === "" && message.toolCalls.length === 0;
     this.waiting.hidden = !(streaming && empty);
+    this.queue.textContent = queue ? wordsOfQueue(queue) : "";
     this.node.classList.toggle("streaming", streaming && !empty);
     if (streaming) this.node.setAttribute("aria-busy", "true");
     else this.node.removeAttribute("aria-busy");
@@ -81,8 +90,7 @@ class AnswerView {
     this.again.disabled = place.busy;
     this.stats.replaceChildren(...(streaming ? [] : statsOf(message)));
     this.#updateCitations(message.citations ?? []);
-    this.notices.textContent = (message.notices ?? []).join(" ");
-    this.notices.hidden = this.notices.textContent === "";
+    this.notices.update(message.notices ?? []);
     this.#updateEnding(streaming, empty);
     this.#updateFailure(streaming ? null : message.error, isLast);
   }
@@ -156,7 +164,8 @@ function readableArguments(text) {
   }
 }
 
-function failureParts({ message, status, param, retryAfter }, isLast) {
+function failureParts({ message, status, param, code, retryAfter }, isLast) {
+  const reason = FAILURES[code];
   const details = [
     status ? `HTTP ${status}` : null,
     param ? `parameter ${param}` : null,
@@ -165,6 +174,7 @@ function failureParts({ message, status, param, retryAfter }, isLast) {
   return [
     icon("alert"),
     element("div", {},
+      reason && element("p.failure-reason", {}, reason),
       element("p.failure-text", {}, message),
       details.length > 0 && element("p.failure-details", {}, details.join(" · ")),
     ),

@@ -13,6 +13,9 @@ import { ConversationStore } from "./conversation_store.js";
 import { downloadJson } from "./download.js";
 import { Library } from "./library.js";
 import { LibraryApi } from "./library_api.js";
+import { Memory } from "./memory.js";
+import { MemoryApi } from "./memory_api.js";
+import { MemoryDialog } from "./memory_dialog.js";
 import { ModelPicker } from "./model_picker.js";
 import { PassageDialog } from "./passage_dialog.js";
 import { ResponsesApi } from "./responses_api.js";
@@ -44,6 +47,8 @@ class Page {
   library = new Library({
     list: byId("files"), input: byId("file"), button: byId("attach"), api: new LibraryApi(this.client),
   });
+  memory = new Memory(new MemoryApi(this.client));
+  memoryDialog = new MemoryDialog(byId("memory"), this.memory);
   passage = new PassageDialog(byId("passage"));
   connection = new Connection(byId("connection"), this.api);
   settingsDialog = new SettingsDialog(byId("settings"), this.settings);
@@ -57,7 +62,8 @@ class Page {
     onaction: (name, message, button) => this.actOn(name, message, button),
   });
   chat = new Chat({
-    apis: { completions: this.api, responses: this.responses }, tools: this.tools, library: this.library, store: this.store, settings: this.settings, picker: this.picker, composer: this.composer,
+    apis: { completions: this.api, responses: this.responses }, tools: this.tools, library: this.library,
+    memory: this.memory, store: this.store, settings: this.settings, picker: this.picker, composer: this.composer,
     transcript: this.transcript, announcer: this.announcer, welcome: byId("welcome"),
   });
 
@@ -65,6 +71,7 @@ class Page {
     this.listenToParts();
     this.listenToButtons();
     this.refreshSettingsBadge();
+    this.refreshMemory();
     this.list.render();
     this.openFromAddress();
     this.chat.resume();
@@ -93,6 +100,7 @@ class Page {
       this.toast.show("The browser's storage is full: this chat will not survive a reload. Delete or export old ones.");
     });
     settings.addEventListener("change", () => this.refreshSettingsBadge());
+    this.memory.addEventListener("change", () => this.refreshMemory());
     settings.addEventListener("key", () => this.load());
     connection.addEventListener("ready", () => this.picker.model || this.load());
     tools.addEventListener("loaded", () => {
@@ -109,6 +117,11 @@ class Page {
     onclick("new-chat", () => this.newChat());
     onclick("new-chat-top", () => this.newChat());
     onclick("open-settings", () => this.settingsDialog.open());
+    onclick("open-memory", () => this.memoryDialog.open());
+    onclick("open-memory-settings", () => {
+      this.settingsDialog.close();
+      this.memoryDialog.open();
+    });
     onclick("open-help", () => byId("help").showModal());
     onclick("close-help", () => byId("help").close());
     onclick("export-all", () => downloadJson("weft conversations", this.store.list()));
@@ -180,6 +193,14 @@ class Page {
     byId("open-settings").setAttribute("aria-label", count === 0 ? "Settings" : `Settings, ${count} changed`);
   }
 
+  refreshMemory() {
+    const on = this.memory.user !== null;
+    byId("open-memory").hidden = !on;
+    byId("kept-where").textContent = on
+      ? "The server remembers what you say; conversations stay in this browser."
+      : "Your conversations stay in this browser.";
+  }
+
   escape() {
     if (this.sidebar.closeDrawer()) return;
     if (this.composer.edited) {
@@ -198,6 +219,8 @@ class Page {
     } else if (name === "regenerate") {
       this.composer.focus(); // the button that had the focus goes
       await this.chat.regenerate(message);
+    } else if (name === "memory") {
+      await this.memoryDialog.open();
     } else if (name === "cite") {
       this.passage.open(message.citations[Number(button.dataset.index)]);
     } else {

@@ -3,9 +3,10 @@
 //   { choices }                                    a piece of the text, or the end, as in a chat completion
 //   { call: { index, name, arguments, ... } }      what became known of the answer's call number `index`
 //   { citation }                                   a passage that the text took something from
-//   { whole: { content, toolCalls, citations } }   all of the answer, at its end
+//   { whole: { content, toolCalls, citations, response } }   all of the answer, at its end, and its id at the server
 
-import { ChatError, brokenOff, failureOf } from "./api_client.js";
+import { ChatError, STREAM_HEADERS, brokenOff, failureOf } from "./api_client.js";
+import { ofHeaders, ofLeftOut, told } from "./notices.js";
 
 const CALLS = ["mcp_call", "code_interpreter_call", "file_search_call", "web_search_call"];
 const NAMES = { code_interpreter_call: "code", file_search_call: "file search", web_search_call: "web search" };
@@ -31,19 +32,36 @@ export class ResponsesApi {
     }
   }
 
-  /** As ChatApi's, of a request with `tools`. */
+  /**
+   * As ChatApi's, of a request that may have `tools`, `user`, and `previous`: { response, messages }, the answer that the
+   * question follows, and what is new since. Where the server has that no more, or it is another's, all messages are sent.
+   */
   completion(request, place, signal, lost = () => {}) {
     return this.#client.answer({
-      begin: () => this.#client.post("/v1/responses", bodyOf(request), { headers: { Accept: "text/event-stream" }, signal }),
+      begin: () => this.#begin(request, signal),
       resume: () => {
         const include = INCLUDE.map((name) => `&include=${name}`).join("");
-        return this.#client.fetch(`/v1/responses/${place.id}?stream=true${include}`, { signal, cache: "no-store" });
+        return this.#client.fetch(`/v1/responses/${place.id}?stream=true${include}`, { headers: STREAM_HEADERS, signal, cache: "no-store" });
       },
       chunks: (response) => this.#chunks(response, place),
       place,
       signal,
       lost,
     });
+  }
+
+  async #begin({ previous, ...request }, signal) {
+    const post = (body) => this.#client.post("/v1/responses", body, { headers: STREAM_HEADERS, signal });
+    if (previous) {
+      const body = { ...bodyOf(request), input: previous.messages, previous_response_id: previous.response };
+      try {
+        return await post(body);
+      } catch (error) {
+        const gone = error instanceof ChatError && (error.status === 404 || error.param === "previous_response_id");
+        if (!gone) throw error;
+      }
+    }
+    return post(bodyOf(request));
   }
 
   async cancel({ id }) {
@@ -56,12 +74,16 @@ export class ResponsesApi {
   }
 
   async *#chunks(response, place) {
-    const told = new Told();
+    const turn = new TurnEvents();
     if (place.id) yield { whole: { content: "", toolCalls: [], citations: [] } }; // it is told from its beginning again
     for await (const { chunk: event } of this.#client.events(response)) {
       if (event.type === "error") throw failureOf(event);
-      if (event.type === "response.created") place.id = event.response.id;
-      yield* told.chunks(event);
+      if (event.type === "response.created") {
+        place.id = event.response.id;
+        yield { notices: ofHeaders(response.headers) };
+      }
+      if (event.queue) yield event;
+      else yield* turn.chunks(event);
       if (event.response?.status && !["queued", "in_progress"].includes(event.response.status)) return;
     }
     throw brokenOff();
@@ -76,7 +98,7 @@ function bodyOf({ messages, ...request }) {
 }
 
 /** One response's events as chunks. */
-class Told {
+class TurnEvents {
   #calls = new Map(); // output_index -> index among the calls
   #texts = 0;
 
@@ -145,10 +167,11 @@ function* endOf(response) {
       content: messages.map(({ content }) => content.map(({ text }) => text).join("")).join(BETWEEN_TEXTS),
       toolCalls: response.output.filter(({ type }) => CALLS.includes(type)).map(described),
       citations: parts.flatMap(({ annotations }) => annotations ?? []),
+      response: response.id,
     },
     usage: response.usage && { completion_tokens: response.usage.output_tokens },
     detail: response.incomplete_details?.detail ?? null,
-    notices: response.notices?.map(({ text }) => text) ?? [],
+    notices: [...ofLeftOut(response.left_out), ...told(response.notices)],
   };
   if (response.status === "failed") throw failureOf(response.error);
   const reason = { completed: "stop", cancelled: "abort" }[response.status] ?? response.incomplete_details.reason;

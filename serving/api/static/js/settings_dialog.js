@@ -31,6 +31,10 @@ export class SettingsDialog {
     this.#dialog.showModal();
   }
 
+  close() {
+    this.#dialog.close();
+  }
+
   #fill() {
     const { elements } = this.#dialog.querySelector("form");
     elements.system_prompt.value = this.#settings.get("system_prompt") ?? "";

@@ -3,6 +3,7 @@
 
 import { pathOf, versionsOf } from "./branches.js";
 import { viewOf } from "./message_view.js";
+import { wordsOfQueue } from "./notices.js";
 
 const AT_BOTTOM = 40; // pixels
 
@@ -17,6 +18,7 @@ export class Transcript {
   #marked = null;
   #turn = null;
   #spoken = 0;
+  #spokenQueue = null;
   #frame = null;
   #pinned = true;
 
@@ -57,6 +59,7 @@ export class Transcript {
       this.#frame = null;
       if (!this.#turn) return;
       this.#updateView(this.#turn.answer);
+      this.#speakQueue(this.#turn.queue);
       this.#speak(false);
     });
   }
@@ -65,6 +68,7 @@ export class Transcript {
   finish() {
     this.#draw();
     this.#speak(true);
+    for (const { text } of this.#turn?.answer.notices ?? []) this.#announcer.say(text);
     this.#turn = null;
     this.#draw();
   }
@@ -118,9 +122,16 @@ export class Transcript {
       isLast: this.#path.at(-1) === message,
       busy: this.#turn !== null,
       streaming: this.#turn?.answer === message,
+      queue: this.#turn?.queue,
       version: versions.indexOf(message),
       versions: versions.length,
     });
+  }
+
+  /** The place when it changes; the seconds change all the time. */
+  #speakQueue(queue) {
+    if (queue && queue.before !== this.#spokenQueue) this.#announcer.say(wordsOfQueue(queue));
+    this.#spokenQueue = queue?.before ?? null;
   }
 
   /** Whole blocks only: a screen reader that is told every token says nothing useful. */

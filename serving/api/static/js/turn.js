@@ -12,6 +12,7 @@ export class Turn {
   #firstToken = null;
   #lastToken = null;
   #resumed;
+  queue = null; // where it waits, { before, seconds }, until the first token
 
   /** `request` is null where the answer's stream is only taken up again. `answer` is the assistant message to fill; `conversation` the one it belongs to; `now()` gives milliseconds. */
   constructor(api, request, conversation, answer, now = () => performance.now()) {
@@ -46,7 +47,7 @@ export class Turn {
         answer.finishReason = "abort";
       } else if (error instanceof ChatError) {
         answer.finishReason = "error";
-        answer.error = { message: error.message, status: error.status, param: error.param, retryAfter: error.retryAfter };
+        answer.error = { message: error.message, status: error.status, param: error.param, code: error.code, retryAfter: error.retryAfter };
       } else {
         answer.finishReason = "error";
         answer.error = { message: `The page failed: ${error.message}`, status: 0, param: null, retryAfter: null };
@@ -71,7 +72,8 @@ export class Turn {
     if (chunk.citation) answer.citations.push(chunk.citation);
     if (chunk.whole) Object.assign(answer, chunk.whole);
     if (chunk.detail) answer.detail = chunk.detail;
-    if (chunk.notices?.length) answer.notices = chunk.notices;
+    if (chunk.notices?.length) answer.notices = withMore(answer.notices ?? [], chunk.notices);
+    this.queue = chunk.queue ?? null;
     const choice = chunk.choices?.[0];
     if (choice?.delta) this.#takeDelta(choice.delta);
     if (choice?.finish_reason) this.answer.finishReason = choice.finish_reason;
@@ -109,4 +111,10 @@ export class Turn {
     const span = this.#lastToken - this.#firstToken;
     if (stats.tokens > 1 && span >= SHORTEST_SPAN) stats.tokensPerSecond = (stats.tokens - 1) / (span / 1000);
   }
+}
+
+/** Each once: a stream that is told from its beginning again tells its notices again. */
+function withMore(notices, more) {
+  const known = new Set(notices.map(({ text }) => text));
+  return [...notices, ...more.filter(({ text }) => !known.has(text))];
 }

@@ -27,6 +27,8 @@ def chat(server: tuple[ScriptedChat, str]) -> Iterator[ScriptedChat]:
     yield server[0]
     server[0].ready = True
     server[0].tools = []
+    server[0].memory = None
+    server[0].remembers.clear()
     server[0].unreadable.clear()
     assert server[0].no_exchange_waits(), "the page sent a request that the test did not expect"
 

@@ -41,10 +41,10 @@ class Exchange:
         response = JSONResponse({"error": error}, status, headers=headers)
         self._loop.call_soon_threadsafe(self._head.set_result, response)
 
-    def start(self, stream_id: str | None = None, after: int = 0) -> None:
+    def start(self, stream_id: str | None = None, after: int = 0, headers: dict[str, str] | None = None) -> None:
         """With a `stream_id`, of a stream that can be read again; events are numbered from `after` on."""
         self._stream_id, self._events = stream_id, after
-        headers = {"x-weft-stream-id": stream_id} if stream_id else {}
+        headers = {**(headers or {}), **({"x-weft-stream-id": stream_id} if stream_id else {})}
         response = StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
         self._loop.call_soon_threadsafe(self._head.set_result, response)
 
@@ -99,6 +99,8 @@ class ScriptedChat:
         self.tools: list[dict[str, Any]] = []
         self.files: dict[str, bytes] = {}  # that were uploaded, by name
         self.unreadable: set[str] = set()  # names of files that the server cannot read
+        self.memory: list[dict[str, Any]] | None = None  # its entries; None: the server has none
+        self.remembers: dict[str, bool] = {}  # by user, what was switched
         self._exchanges: queue.Queue[Exchange] = queue.Queue()
         self.app = Starlette(
             routes=[
@@ -109,6 +111,7 @@ class ScriptedChat:
                 Route("/v1/streams/{id}", self._read, methods=["GET"]),
                 Route("/v1/streams/{id}", self._cancel, methods=["DELETE"]),
                 Route("/v1/tools", self._tools),
+                Route("/v1/memory", self._memory, methods=["GET", "POST", "DELETE"]),
                 Route("/v1/responses", self._complete, methods=["POST"]),
                 Route("/v1/responses/{id}", self._read, methods=["GET"]),
                 Route("/v1/responses/{id}/cancel", self._cancel, methods=["POST"]),
@@ -145,6 +148,19 @@ class ScriptedChat:
 
     async def _tools(self, _request: Request) -> Response:
         return JSONResponse({"object": "list", "data": self.tools})
+
+    async def _memory(self, request: Request) -> Response:
+        if self.memory is None:
+            return JSONResponse({"error": {"message": "there is no such path"}}, 404)
+        if request.method == "POST":
+            body = await request.json()
+            self.remembers[body["user"]] = body["enabled"]
+        if request.method == "DELETE":
+            wanted = request.query_params.get("id")
+            self.memory = [entry for entry in self.memory if wanted not in (None, entry["id"])]
+        user = request.query_params.get("user")
+        on = self.remembers.get(user or "", True)
+        return JSONResponse({"user": user, "enabled": on, "strategy": "selective", "data": self.memory})
 
     async def _upload(self, request: Request) -> Response:
         async with request.form() as form:

@@ -1,13 +1,11 @@
 """Tools that run on the server, on the page: chosen below the box, shown as they run, and what an answer cites."""
 
-import json
-from typing import Any
-
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.serving.api.page.chat_tab import Tab, ask, finished, prose
-from tests.serving.api.page.scripted_chat import END, WAIT, Exchange, ScriptedChat
+from tests.serving.api.page.response_events import begin, end, message, tell
+from tests.serving.api.page.scripted_chat import WAIT, ScriptedChat
 
 CALCULATOR = {"type": "calculator", "functions": [{"name": "calculator", "description": "Computes."}]}
 CLOCK = {
@@ -15,6 +13,8 @@ CLOCK = {
     "server_label": "clock",
     "functions": [{"name": "clock__now", "description": "Tells the time."}],
 }
+CODE = {"type": "code_interpreter", "functions": [{"name": "code_interpreter", "description": "Runs Python."}]}
+PROGRAM = {"id": "ci_1", "type": "code_interpreter_call", "container_id": "auto", "status": "in_progress"}
 SEARCH = {"type": "file_search", "functions": [{"name": "file_search", "description": "Searches."}]}
 CALL = {"id": "mcp_1", "type": "mcp_call", "name": "calculator", "server_label": "weft", "error": None}
 BEGUN = {**CALL, "arguments": "", "output": None, "status": "in_progress"}
@@ -23,30 +23,10 @@ DONE = {**CALL, "arguments": '{"expression":"27+58"}', "output": "85", "status":
 
 @pytest.fixture
 def page(tab: Tab, chat: ScriptedChat) -> Page:
-    chat.tools = [CALCULATOR, CLOCK, SEARCH]
+    chat.tools = [CALCULATOR, CLOCK, CODE, SEARCH]
     tab.page.reload()
     expect(tab.page.get_by_role("button", name="Calculator")).to_be_visible()
     return tab.page
-
-
-def tell(exchange: Exchange, kind: str, **facts: Any) -> None:
-    exchange.raw(f"event: {kind}\ndata: {json.dumps({'type': kind, **facts})}\n\n".encode())
-
-
-def message(text: str, annotations: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    part = {"type": "output_text", "text": text, "annotations": annotations or []}
-    return {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
-
-
-def begin(exchange: Exchange) -> None:
-    exchange.start()
-    tell(exchange, "response.created", response={"id": "resp_1", "status": "in_progress"})
-
-
-def end(exchange: Exchange, output: list[dict[str, Any]], status: str = "completed", **facts: Any) -> None:
-    response = {"id": "resp_1", "status": status, "output": output, "usage": {"output_tokens": 3}, **facts}
-    tell(exchange, f"response.{status}", response=response)
-    exchange.raw(END)
 
 
 def test_a_chosen_tool_is_named_in_the_request_and_its_call_is_shown_while_it_runs(
@@ -74,6 +54,52 @@ def test_a_chosen_tool_is_named_in_the_request_and_its_call_is_shown_while_it_ru
     expect(prose(page)).to_have_text("It is 85.")
     page.reload()
     expect(page.locator(".tool-call")).to_contain_text("27+58")
+
+
+def test_a_question_goes_on_from_the_servers_answer_and_from_the_text_where_the_server_has_it_no_more(
+    page: Page, chat: ScriptedChat
+) -> None:
+    page.get_by_role("button", name="Calculator").click()
+    exchange = ask(page, chat, "What is 27 + 58?")
+    begin(exchange, "resp_1")
+    end(exchange, [DONE, message("It is 85.")], response_id="resp_1")
+    expect(finished(page)).to_be_visible()
+    exchange = ask(page, chat, "And twice that?")
+    assert exchange.body["previous_response_id"] == "resp_1"
+    assert exchange.body["input"] == [{"role": "user", "content": "And twice that?"}]
+    gone = {"message": "there is no response resp_1", "param": "previous_response_id", "code": "response_not_found"}
+    exchange.refuse(404, gone)
+    exchange = chat.exchange()
+    assert "previous_response_id" not in exchange.body
+    assert [message["content"] for message in exchange.body["input"]] == [
+        "What is 27 + 58?", "It is 85.", "And twice that?",
+    ]  # fmt: skip
+    begin(exchange, "resp_2")
+    end(exchange, [message("Twice that is 170.")], response_id="resp_2")
+    expect(prose(page)).to_have_text("Twice that is 170.")
+    page.get_by_role("button", name="Answer again").last.click()
+    exchange = chat.exchange()
+    assert exchange.body["previous_response_id"] == "resp_1"
+    begin(exchange, "resp_3")
+    end(exchange, [message("It is 170.")], response_id="resp_3")
+    expect(prose(page)).to_have_text("It is 170.")
+
+
+def test_a_program_is_shown_with_what_it_prints(page: Page, chat: ScriptedChat) -> None:
+    page.get_by_role("button", name="Code").click()
+    exchange = ask(page, chat, "Run print(6 * 7)")
+    assert exchange.body["tools"] == [{"type": "code_interpreter", "container": {"type": "auto"}}]
+    begin(exchange)
+    tell(exchange, "response.output_item.added", output_index=0, item={**PROGRAM, "code": "", "outputs": None})
+    tell(exchange, "response.code_interpreter_call_code.delta", output_index=0, delta="print(6 * 7)")
+    call = page.locator(".tool-call")
+    expect(call).to_contain_text("print(6 * 7)")
+    expect(call).to_contain_text("running")
+    done = {**PROGRAM, "status": "completed", "code": "print(6 * 7)", "outputs": [{"type": "logs", "logs": "42"}]}
+    tell(exchange, "response.output_item.done", output_index=0, item=done)
+    expect(call.locator(".tool-result")).to_contain_text("42")
+    end(exchange, [done, message("It printed 42.")])
+    expect(prose(page)).to_have_text("It printed 42.")
 
 
 def test_a_tool_that_is_given_up_again_leaves_a_plain_chat(page: Page, chat: ScriptedChat) -> None:
