@@ -28,6 +28,7 @@ def canary_calls(service: Service) -> Ask:
             temperature=0.0,
             max_tokens=canary.max_tokens,
             priority=Priority.BATCH,
+            fallback=False,
         )
         reply = ChatReply(service, body, Caller(request_id=new_id(), principal=principal), reuses=False)
         return msgspec.json.decode(await reply.whole())["choices"][0]["message"]["content"]

@@ -31,8 +31,11 @@ class ModelChoice:
     fallback: Fallback | None = None
 
 
-async def chosen_model(service: Service, requests: Sequence[TextRequest], caller: Caller) -> ModelChoice:
-    """For requests of one client that name the same model. `service` is any of the server's.
+async def chosen_model(
+    service: Service, requests: Sequence[TextRequest], caller: Caller, *, least: Sequence[TextRequest] | None = None
+) -> ModelChoice:
+    """For requests of one client that name the same model. `service` is any of the server's. `least` is what must fit
+    a model that stands in, where that is not all of them.
 
     Raises NotFoundError for a name that means none.
     """
@@ -49,7 +52,9 @@ async def chosen_model(service: Service, requests: Sequence[TextRequest], caller
     name = target.card.name
     if named not in (None, name):
         return ModelChoice(service=target, name=named or name, named=named)  # what was trained for it stays with it
-    fallback = await _fallback(target, requests, caller) if all(request.may_fall_back for request in requests) else None
+    fallback = None
+    if all(request.may_fall_back for request in requests):
+        fallback = await _fallback(target, least or requests, caller)
     if fallback is None:
         return ModelChoice(service=target, name=name, named=named)
     target.metrics.fell_back(fallback.answered_by, fallback.reason)

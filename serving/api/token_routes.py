@@ -42,8 +42,7 @@ def token_routes(first: Service, max_body_bytes: int) -> list[Route]:
 
 
 def model_routes(service: Service) -> list[Route]:
-    windows = {one.card.name: one.card.max_model_len for one in service.every}
-    windows |= {name: _longest(service, name) for name in service.routing.names}
+    windows = windows_of(service)
     for embedder in service.embedders:
         windows.setdefault(embedder.name, embedder.facts.max_tokens)
 
@@ -72,9 +71,12 @@ def model_routes(service: Service) -> list[Route]:
     ]
 
 
-def _longest(service: Service, name: str) -> int:
-    """The window of the largest model that a rule may find."""
-    return max(service.of(rule.target).card.max_model_len for rule in service.routing.rules_of(name))
+def windows_of(service: Service) -> dict[str, int]:
+    """Of every name that means a model, without adapters; where rules decide, of the longest that they may find."""
+    windows = {one.card.name: one.card.max_model_len for one in service.every}
+    for rule in service.routing.rules:
+        windows[rule.model] = max(windows.get(rule.model, 0), windows[rule.target])
+    return windows
 
 
 async def encoded_prompt(service: Service, body: TokenizeBody, request_id: str) -> list[int]:

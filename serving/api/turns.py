@@ -30,6 +30,10 @@ class ModelCalls:
         """Of the newest call; None until it is admitted."""
         return self._made[-1].lease if self._made else None
 
+    def use(self, service: Service) -> None:
+        """From now on that of another model."""
+        self._service = service
+
     @property
     def prompt_tokens(self) -> int:
         return sum(made.prompt_tokens for made in self._made)
@@ -39,6 +43,8 @@ class ModelCalls:
         return sum(made.completion_tokens for made in self._made)
 
     async def __call__(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]:
+        # One turn has one model, which was chosen for it.
+        request = replace(request, model=self._service.card.name, may_fall_back=False)
         generation = Generation(self._service, [request], self.caller, stream=self._stream)
         self._made.append(generation)
         async with aclosing(generation.deltas()) as deltas:

@@ -72,6 +72,7 @@ class Reply:
     prompt_token_ids: tuple[int, ...]  # with return_token_ids
     prompt_logprobs: tuple[TokenLogprobs, ...]  # from the prompt's second token on
     system_fingerprint: str | None = None  # of the weights that drew the last token
+    fallback: Fallback | None = None
 
     @property
     def text(self) -> str:
@@ -85,6 +86,7 @@ class Chunk:
     usage: Usage | None  # the last chunk has it
     prompt_token_ids: tuple[int, ...]  # with return_token_ids, in the first chunk
     system_fingerprint: str | None = None  # in the last chunk: of the weights that drew the last token
+    fallback: Fallback | None = None  # in the first chunk
 
     @property
     def text(self) -> str:
@@ -110,6 +112,7 @@ def reply_of(message: Any) -> Reply:
         prompt_token_ids=tuple(message.prompt_token_ids),
         prompt_logprobs=tuple(map(_logprobs, message.prompt_logprobs)),
         system_fingerprint=message.system_fingerprint or None,
+        fallback=_fallback(message),
     )
 
 
@@ -119,6 +122,7 @@ def chunk_of(message: Any) -> Chunk:
         usage=_usage(message.usage) if message.HasField("usage") else None,
         prompt_token_ids=tuple(message.prompt_token_ids),
         system_fingerprint=message.system_fingerprint or None,
+        fallback=_fallback(message),
     )
 
 
@@ -138,6 +142,13 @@ def _choice(message: Any) -> Choice:
         logprobs=tuple(map(_logprobs, message.logprobs)),
         flags=tuple((flag.category, flag.score) for flag in message.flags),
     )
+
+
+def _fallback(message: Any) -> Fallback | None:
+    if not message.HasField("fallback"):
+        return None
+    told = message.fallback
+    return Fallback(asked=told.asked, answered_by=told.answered_by, reason=told.reason)
 
 
 def _usage(message: Any) -> Usage:

@@ -21,7 +21,7 @@ from serving.api.grpc.request_table import (
 )
 from serving.api.request_body import BODY_SECONDS, PARSED_IN_THREAD_ABOVE
 from serving.api.service import Service
-from serving.api.token_routes import decoded_tokens, encoded_prompt
+from serving.api.token_routes import decoded_tokens, encoded_prompt, windows_of
 from serving.client import schema
 from serving.errors import RequestError, SlowReaderError
 
@@ -65,17 +65,19 @@ class GenerationCalls:
         async with self._front.call(context, "ListModels"):
             await _typed(context, lambda data: request_table(parsed(schema.ListModelsRequest, data)))
             card = self._service.card
+            windows = {**windows_of(self._service)}
             adapters = () if self._service.adapters is None else await self._service.adapters.all()
-            facts = {"created": card.created, "owned_by": card.owned_by, "max_model_len": card.max_model_len}
-            models = [{"id": name, **facts} for name in (card.name, *adapters)]
+            windows |= dict.fromkeys(adapters, card.max_model_len)
+            facts = {"created": card.created, "owned_by": card.owned_by}
+            models = [{"id": name, "max_model_len": window, **facts} for name, window in windows.items()]
             return schema.ListModelsReply(models=models).SerializeToString()
 
     async def _tokenize(self, _: object, context: Context) -> bytes:
         async with self._front.call(context, "Tokenize") as call:
             body = await _typed(context, tokenize_body)
-            self._service.check_model(body.model)
-            tokens = await encoded_prompt(self._service, body, call.caller.request_id)
-            window = self._service.card.max_model_len
+            service = self._service.of(body.model)
+            tokens = await encoded_prompt(service, body, call.caller.request_id)
+            window = service.card.max_model_len
             return schema.TokenizeReply(tokens=tokens, max_model_len=window).SerializeToString()
 
     async def _detokenize(self, _: object, context: Context) -> bytes:

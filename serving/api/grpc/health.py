@@ -7,10 +7,9 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from serving.api.health import ask_engine
+from serving.api.health import first_missed, model_states
 from serving.api.service import Service
 from serving.client import schema
-from serving.errors import WeftError
 
 WATCH_SECONDS = 1.0  # between two looks at the engine, for those who watch it
 SERVICES = ("", schema.SERVICE)  # "" is the server as a whole
@@ -66,8 +65,5 @@ class Health(health_pb2_grpc.HealthServicer):
     async def _state(self) -> int:
         if self._stopping.is_set():
             return _STATES.NOT_SERVING
-        try:
-            ready = (await ask_engine(self._service)).ready
-        except WeftError:
-            ready = False
-        return _STATES.SERVING if ready else _STATES.NOT_SERVING
+        missed = first_missed(self._service, await model_states(self._service))
+        return _STATES.SERVING if missed is None else _STATES.NOT_SERVING

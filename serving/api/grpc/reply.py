@@ -11,7 +11,7 @@ from serving.api.chat_reply import ChatReply
 from serving.api.completion_body import CompletionBody
 from serving.api.completion_reply import CompletionReply
 from serving.api.grpc.gathered import gathered
-from serving.api.reply_parts import likeliest
+from serving.api.reply_parts import fallback_of, likeliest
 from serving.api.service import Service
 from serving.client import schema
 from serving.generation.request import TextDelta, TextLogprobs, TokenText
@@ -33,7 +33,7 @@ class GrpcReply:
         self._service = service
         self._weights: str | None = None  # that drew the last token
         self._body = body
-        self._head = {"id": caller.request_id, "model": body.model or service.card.name, "created": int(service.now())}
+        self._id, self._created = caller.request_id, int(service.now())
 
     async def whole(self) -> Any:
         """A GenerateReply."""
@@ -50,6 +50,7 @@ class GrpcReply:
                 if delta.prompt_logprobs is not None:
                     asked = likeliest(delta.prompt_logprobs, self._body.prompt_logprobs or 0)
                     reply.prompt_logprobs.extend(token_logprobs(entry) for entry in asked if entry is not None)
+        reply.MergeFrom(schema.GenerateReply(**self._head))
         for index in sorted(joined):
             joined[index].text, joined[index].reasoning = "".join(texts[index]), "".join(thoughts[index])
             reply.choices.append(joined[index])
@@ -61,14 +62,20 @@ class GrpcReply:
 
     async def chunks(self) -> AsyncGenerator[Any, None]:
         """GenerateChunks."""
-        head: dict[str, Any] = self._head
+        first = True
         ahead = self._service.streams.max_pending
         async with aclosing(gathered(self._choices(), ahead)) as lists:
             async for choices in lists:
-                ids = self._prompt_token_ids() if head else ()
-                yield schema.GenerateChunk(**head, choices=choices, prompt_token_ids=ids)
-                head = {}
+                head = {**self._head, "prompt_token_ids": self._prompt_token_ids()} if first else {}
+                yield schema.GenerateChunk(**head, choices=choices)
+                first = False
         yield schema.GenerateChunk(usage=self._usage(), system_fingerprint=self._weights)
+
+    @property
+    def _head(self) -> dict[str, Any]:
+        """Once the model is known that answers."""
+        answered = self.generation
+        return {"id": self._id, "model": answered.model, "created": self._created, **fallback_of(answered)}
 
     async def _choices(self) -> AsyncGenerator[Any, None]:
         """What each delta shows, where it shows something; the first one does by being the first."""

@@ -190,6 +190,7 @@ class MessagesBody(PromptBody, kw_only=True):
     metadata: Labels | None = None
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
     priority: Priority | None = None
+    fallback: bool | None = None  # false: no other model may answer in place of this one
 
     def _chat(self) -> ChatBody:
         return msgspec.structs.replace(
@@ -202,6 +203,7 @@ class MessagesBody(PromptBody, kw_only=True):
             top_k=self.top_k,
             cache_salt=self.cache_salt,
             priority=self.priority,
+            fallback=self.fallback,
         )
 
 

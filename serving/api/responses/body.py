@@ -109,6 +109,7 @@ class ResponsesBody(Body, kw_only=True):
     seed: int | None = None
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
     priority: Priority | None = None  # None: the key's
+    fallback: bool | None = None  # false: no other model may answer in place of this one
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT_SECONDS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 

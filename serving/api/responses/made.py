@@ -8,11 +8,12 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from serving.api.caller import Caller
+from serving.api.model_choice import chosen_model
 from serving.api.responses.asked import their_param, turn_request
 from serving.api.responses.body import ResponsesBody
 from serving.api.responses.items import stored_items
@@ -24,7 +25,9 @@ from serving.api.responses.tools import turn_tools
 from serving.api.service import Service
 from serving.api.turns import ModelCalls, turn_runner
 from serving.errors import ConversationStoreError, EngineError, QuotaError, RequestError, WeftError
+from serving.generation.request import TextRequest
 from serving.observability.logs import log_failure
+from serving.orchestrator.turn_calls import OfferedTools
 from serving.orchestrator.turn_events import ContextFitted, Notice, TurnEnded, TurnEvent
 from serving.orchestrator.turn_request import TurnRequest
 from serving.sessions.conversations.conversations import Conversations
@@ -48,7 +51,8 @@ class MadeResponse:
         service = turns.service
         self._tools = turn_tools(body.tools or (), service.toolbox)
         if body.tools and body.tool_choice != "none":
-            service.check_tool_format()
+            service.check_tool_format(body.model)
+        self._service = service  # of the model that answers, once it is chosen
         self._turns = turns
         self._body = body
         self._caller = caller
@@ -56,7 +60,7 @@ class MadeResponse:
         self.id = new_id(RESPONSE, tree)
         self.failure: WeftError | None = None  # what ended it early; set before a cancellation, why that is
         self.generation = ModelCalls(service, caller, stream=bool(body.stream))
-        self._outline = outline_of(body, self.id, service.card.name, service.now())
+        self._outline = outline_of(body, self.id, body.model or service.card.name, service.now())
         for label in self._tools.unavailable:
             self._outline.note(Notice("tool_unavailable", f"the server {label} is not available now", {"name": label}))
         self._inputs = stored_items(body.input, partial(new_id, tree=tree))
@@ -97,9 +101,31 @@ class MadeResponse:
             self._request = turn_request(
                 self._body, self._caller, [*history, *self._inputs], self._tools, self._turns.service.toolbox.registry
             )
+            await self._choose(self._request)
         except Exception:
             await self._record.forget()
             raise
+
+    async def _choose(self, turn: TurnRequest) -> None:
+        """The model of the whole turn. What may be left out of the prompt need not fit."""
+        offered = OfferedTools(here=self._service.toolbox.registry.offered(turn.server_tools), clients=list(turn.tools))
+        asked = TextRequest(
+            request_id=turn.request_id,
+            messages=list(turn.messages),
+            tools=None if turn.tool_choice == "none" else offered.shown,
+            grammar=turn.grammar,
+            chat_template_kwargs=turn.chat_template_kwargs,
+            model=self._body.model,
+            may_fall_back=self._body.fallback is not False,
+            priority=turn.priority,
+        )
+        least = asked if turn.truncation == "disabled" else replace(asked, messages=asked.messages[-1:])
+        choice = await chosen_model(self._service, [asked], self._caller, least=[least])
+        self._service = choice.service
+        self.generation.use(choice.service)
+        self._outline.model = choice.name
+        if choice.fallback is not None:
+            self._outline.note(Notice("fallback", choice.fallback.text, choice.fallback.facts))
 
     async def whole(self) -> dict[str, Any]:
         """The response as it is in the end. Raises as `events`, and the WeftError that ended it."""
@@ -174,7 +200,7 @@ class MadeResponse:
     async def _steps(self) -> AsyncGenerator[Told, None]:
         """What is to be told once the model answers, in its order, and written first where it is to be kept."""
         assert self._request is not None
-        runner = turn_runner(self._turns.service, self.generation)
+        runner = turn_runner(self._service, self.generation)
         ended: TurnEnded | None = None
         async with aclosing(runner.run(self._request)) as events:
             async for event in events:
