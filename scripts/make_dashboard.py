@@ -59,7 +59,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "The door": (
         Panel("Refused by the gateway, by reason", "reqps", (("sum by (reason) (rate(weft_admission_refusals_total[$__rate_interval]))", "{{reason}}"),)),
         Panel("Predicted wait", "s", (("max by (priority) (weft_predicted_wait_seconds)", "{{priority}}"),), "To the first token of a request that came now."),
-        Panel("Degradation", "short", (("max (weft_degradation_rung)", "rung"),), "0 normal, 1 batch work is shed, 2 output is capped, 3 refusing.", 3.0),
+        Panel("Degradation", "short", (("max (weft_degradation_rung)", "rung"),), "0 normal, 1 batch work is shed, 2 output is capped, 3 a smaller model answers, 4 refusing.", 3.0),
         Panel("Tokens a second, by tenant", "short", (("sum by (tenant) (rate(weft_tenant_tokens_total[$__rate_interval]))", "{{tenant}}"),)),
         Panel("Requests, by tenant", "reqps", (("sum by (tenant) (rate(weft_tenant_requests_total[$__rate_interval]))", "{{tenant}}"),)),
         Panel("Stores", "short", (("min (weft_limit_store_up)", "limits up"), ("sum (increase(weft_usage_write_failures_total[5m]))", "usage writes failed")), "The stores of limits and of usage."),

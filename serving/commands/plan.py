@@ -23,7 +23,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 where it fits, 1 where it does not."""
+    """0 where all models fit, 1 where one does not."""
     deployment = deployment_from(args)
     # The compilers need no device; without this JAX would look for one of the machine that is planned for.
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -32,9 +32,16 @@ def run(args: argparse.Namespace) -> int:
 
     notes = Console(stderr=True)
     with notes.status("reading the deployment") as status:
-        plan = make_plan(deployment, args.topology, status.update)
+        models = map(deployment.of_model, deployment.model_names)
+        plans = [make_plan(model, args.topology, status.update) for model in models]
     if args.json:
-        print(msgspec.json.format(msgspec.json.encode(plan_record(plan))).decode())
+        records = [plan_record(plan) for plan in plans]
+        told = records[0] if len(records) == 1 else {"models": records}
+        print(msgspec.json.format(msgspec.json.encode(told)).decode())
     else:
-        print_plan(plan, Console(highlight=False))
-    return 0 if plan.fits else 1
+        console = Console(highlight=False)
+        for plan in plans:
+            if len(plans) > 1:
+                console.rule(plan.deployment)
+            print_plan(plan, console)
+    return 0 if all(plan.fits for plan in plans) else 1
