@@ -121,10 +121,10 @@ class Generation:
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:
-        self._choice = await chosen_model(self._service, self._requests, self._caller)
-        service, first = self._choice.service, self._requests[0]
-        self._service = service
-        with recorded_request(service.events, self._caller, service.card.name, first.user) as self._told:
+        service, user = self._service, self._requests[0].user
+        with recorded_request(service.events, self._caller, service.card.name, user) as self._told:
+            self._choice = await chosen_model(service, self._requests, self._caller)
+            self._service = self._choice.service
             async with self._let_in():
                 yield
 
@@ -153,6 +153,8 @@ class Generation:
                     self.lease = await admitted.enter_async_context(service.gateway.admit(principal, ask))
                 self._caller.reply_fields.update(self.lease.metadata)
                 self._told.admitted(self.lease, self.prepared)
+                if self._choice.fallback is not None:
+                    self._told.notice("model_fallback", self._choice.fallback.header)
                 yield
 
     @contextmanager

@@ -68,8 +68,8 @@ class FirstToken(OfRequest, kw_only=True, frozen=True, omit_defaults=True):
     type = "weft.request.first_token.v1"
 
     seconds: Seconds  # since its arrival
+    cached_tokens: Count  # of the prompt
     queue_seconds: Seconds | None = None  # of them, at the engine, before it was planned
-    cached_tokens: Count = 0  # of the prompt
 
 
 class RequestEnded(OfRequest, kw_only=True, frozen=True, omit_defaults=True):

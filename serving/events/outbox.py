@@ -63,8 +63,8 @@ class Outbox:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _check_kind(path)
-            with self._open():
-                pass
+            assert self.name  # made now, before anything is in it
+            assert self.secret
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"events.outbox: {path} cannot be used: {error}", param="events.outbox") from error
 
@@ -137,7 +137,7 @@ class Outbox:
                         had = _position(database, reader)
                         unread += database.execute(query, (had, doomed)).fetchone()[0]
                     database.execute("DELETE FROM events WHERE position <= ?", (doomed,))
-                database.execute(f"PRAGMA incremental_vacuum({_FREED_PAGES})").fetchall()
+                database.executescript(f"PRAGMA incremental_vacuum({_FREED_PAGES})")  # `execute` would free one page
         return unread
 
     @staticmethod

@@ -17,6 +17,7 @@ from serving.api.metered_engine import MeteredEngine
 from serving.api.service import ModelCard, Service, StreamLimits
 from serving.config import FilesConfig, ServerConfig
 from serving.engine.client import Engine
+from serving.events.event_log import EventLog
 from serving.gateway.gateway import Gateway
 from serving.generation.chat_format import ChatFormat
 from serving.generation.generator import Generator
@@ -135,6 +136,7 @@ class ApiMaker:
         memories: Memories | None = None,
         adapters: bool = False,
         semantic_cache: SemanticCacheConfig | None = None,
+        events: EventLog | None = None,
         **server: Any,
     ) -> Api:
         engine = engine or ScriptedEngine(scripts=scripts, vocab_size=self.tokenizer.vocab_size, max_model_len=WINDOW)
@@ -161,6 +163,7 @@ class ApiMaker:
             encoder=encoder and replace(encoder, embedder=gateway.guard_embedder(encoder.embedder)),
             adapters=AdapterNames(engine, MODEL) if adapters else None,
             moderation=moderation and moderation_of(moderation, encoder, metrics.registry),
+            events=events,
             semantic_cache=None
             if semantic_cache is None or encoder is None
             else SemanticCache(semantic_cache, encoder, engine, metrics.registry),
