@@ -1,0 +1,1 @@
+"""Turns in the chat page, with the demo model, its tools and its files."""

@@ -1,0 +1,76 @@
+"""What is asked on the page, and what has to be seen there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from playwright.sync_api import Page, expect
+
+HANDBOOK = (
+    "<h1>Handbook of the Brelo Festival</h1><p>The Brelo Festival was founded by Nora Stel. "
+    "Tickets for the Brelo Festival cost 45 euros. The Brelo Festival takes place in Lisbon.</p>"
+)
+FILE = "handbook.pdf"
+
+
+class UnexpectedPageError(Exception):
+    """The page shows something else than the turn should have given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a reader of the page sees of the last answer."""
+
+    calls: str
+    text: str
+    ending: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrowserTurn:
+    """`tool`: the button to press, if any. `check` raises UnexpectedPageError, or what a locator raises."""
+
+    name: str
+    tool: str | None
+    question: str
+    check: Callable[[Page, Shown], None]
+    files: bool = False
+
+
+def _must(there: bool, what: str) -> None:
+    if not there:
+        raise UnexpectedPageError(what)
+
+
+def _calculated(page: Page, shown: Shown) -> None:
+    _must("calculator" in shown.calls, "the calculator was not called")
+    _must("442209636" in shown.calls, "the calculator was asked something else")
+    _must("442209636" in shown.text, "the answer does not tell the result")
+
+
+def _ran(page: Page, shown: Shown) -> None:
+    _must("print" in shown.calls, "no program was run")
+    _must("108" in shown.calls, "the program printed something else")
+    _must("108" in shown.text, "the answer does not tell what was printed")
+
+
+def _cited(page: Page, shown: Shown) -> None:
+    _must("file search" in shown.calls, "the files were not searched")
+    _must("Nora Stel" in shown.text, "the answer is not the file's")
+    _must(page.locator(".citation").count() > 0, "the answer cites nothing")
+    page.locator(".citation").first.click()
+    expect(page.locator("#passage")).to_contain_text("founded by Nora Stel")
+    expect(page.locator("#passage")).to_contain_text("page 1")
+    page.get_by_role("button", name="Close the passage").click()
+
+
+def _stopped(page: Page, shown: Shown) -> None:
+    _must("jobs__get_report" in shown.calls, "the report was not asked for")
+    _must("3 times" in shown.ending, "the turn did not end by its repeated call")
+
+
+TURNS = (
+    BrowserTurn("a sum by the calculator", "Calculator", "What is 48213 * 9172?", _calculated),
+    BrowserTurn("a program in the sandbox", "Code", "Run: print(sum([4, 8, 15, 16, 23, 42]))", _ran),
+    BrowserTurn("an answer from a PDF", None, "Who founded the Brelo Festival?", _cited, files=True),
+    BrowserTurn("a tool that is never ready", "jobs", "Get the report of 4711", _stopped),
+)
