@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from playwright.sync_api import Page, expect
 
 HANDBOOK = (
-    "<h1>Handbook of the Brelo Festival</h1><p>The Brelo Festival was founded by Nora Stel. "
-    "Tickets for the Brelo Festival cost 45 euros. The Brelo Festival takes place in Lisbon.</p>"
+    "<h1>Handbook of Brelo Labs</h1><p>Brelo Labs was founded by Nora Stel. Brelo Labs is based in Lisbon. "
+    "Brelo Labs makes wooden clocks.</p>"
 )
 FILE = "handbook.pdf"
 
@@ -63,6 +63,11 @@ def _cited(page: Page, shown: Shown) -> None:
     page.get_by_role("button", name="Close the passage").click()
 
 
+def _unsaid(page: Page, shown: Shown) -> None:
+    _must("file search" in shown.calls, "the files were not searched")
+    _must("do not say" in shown.text, "the answer tells what the file does not")
+
+
 def _stopped(page: Page, shown: Shown) -> None:
     _must("jobs__get_report" in shown.calls, "the report was not asked for")
     _must("3 times" in shown.ending, "the turn did not end by its repeated call")
@@ -71,6 +76,7 @@ def _stopped(page: Page, shown: Shown) -> None:
 TURNS = (
     BrowserTurn("a sum by the calculator", "Calculator", "What is 48213 * 9172?", _calculated),
     BrowserTurn("a program in the sandbox", "Code", "Run: print(sum([4, 8, 15, 16, 23, 42]))", _ran),
-    BrowserTurn("an answer from a PDF", None, "Who founded the Brelo Festival?", _cited, files=True),
+    BrowserTurn("an answer from a PDF", None, "Who founded Brelo Labs?", _cited, files=True),
+    BrowserTurn("what the PDF leaves open", None, "How many people work at Brelo Labs?", _unsaid, files=True),
     BrowserTurn("a tool that is never ready", "jobs", "Get the report of 4711", _stopped),
 )

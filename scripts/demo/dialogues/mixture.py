@@ -53,9 +53,9 @@ WEIGHTS = {
     "passages": 16.0,
     "json": 11.0,
     "tools": 14.0,
-    "built-in tools": 18.0,
-    "file search": 14.0,
-    "remote tools": 6.0,
+    "built-in tools": 26.0,
+    "file search": 22.0,
+    "remote tools": 8.0,
 }
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")
 BESIDE_TOOLS = ("weft", "small talk", "facts", "texts", "units")  # what no tool is offered for
