@@ -387,7 +387,8 @@ def build_admin(deployment: Deployment, app: Starlette) -> AdminListener | None:
     if admin.port is None:
         return None
     names = replace(deployment.server, host=admin.host)
-    return AdminListener(build_admin_app(service, names, app.state.board), service.metrics, admin.host, admin.port)
+    made = build_admin_app(service, names, app.state.board, app.state.kept_data.holders)
+    return AdminListener(made, service.metrics, admin.host, admin.port)
 
 
 def build_grpc(deployment: Deployment, app: Starlette) -> "GrpcServer | None":

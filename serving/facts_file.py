@@ -30,6 +30,7 @@ class FactsFile:
             path.chmod(0o600)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute("PRAGMA secure_delete = ON")  # what was deleted does not stay in free pages
             self._connection.executescript(schema)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"{setting}: {path} cannot be used: {error}", param=setting.rpartition(".")[2]) from error
@@ -55,9 +56,27 @@ class FactsFile:
 
         return await on_disk(transact)
 
+    async def purge(self) -> None:
+        """What was deleted is gone from the disk too. Raises OverloadedError."""
+
+        def work() -> None:
+            with self._lock:
+                purge(self._connection)
+
+        await on_disk(work)
+
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+def purge(connection: sqlite3.Connection) -> None:
+    """Gives free pages back, and empties the write-ahead log, whose frames hold what pages held before. Outside of a
+    transaction. Raises sqlite3.OperationalError where a reader holds the log for longer than the connection waits."""
+    connection.execute("PRAGMA incremental_vacuum").fetchall()
+    (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if is_busy:
+        raise sqlite3.OperationalError("the file is being read: its write-ahead log still holds what was deleted")
 
 
 async def on_disk(work: Callable[[], T]) -> T:

@@ -10,6 +10,7 @@
     /v1/engine                               operations on the engine, see `engine_routes.py`
     /v1/adapters                             see `adapter_routes.py`
     /admin/semantic_cache                    see `semantic_cache_routes.py`
+    POST /admin/erase                        see `erasure_routes.py`
     GET  /metrics, /status, /health, /health/live, /health/ready
 
 All need the scope admin, but usage, which a key with the scope usage may read of its own tenant.
@@ -18,6 +19,7 @@ All need the scope admin, but usage, which a key with the scope usage may read o
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -33,6 +35,7 @@ from serving.access import NAME
 from serving.api.adapter_routes import adapter_routes
 from serving.api.caller import Caller
 from serving.api.engine_routes import engine_routes
+from serving.api.erasure_routes import erasure_routes
 from serving.api.error_reply import pass_on
 from serving.api.front import Front
 from serving.api.gate import Gate
@@ -50,6 +53,7 @@ from serving.gateway.gateway import Gateway
 from serving.gateway.key_store import KeyRecord, KeyStore
 from serving.gateway.ledger import sum_usage
 from serving.gateway.principal import ANONYMOUS, Scope
+from serving.sessions.erasure import Holder
 
 BODY_BYTES = 64 << 10
 USAGE_PATH = "/admin/usage"
@@ -75,8 +79,11 @@ class DrainBody(Body, kw_only=True):
     on: bool
 
 
-def build_admin_app(service: Service, server: ServerConfig, board: StatusBoard | None = None) -> Starlette:
-    """`server` says which names the listener answers to, as the public one's does for that."""
+def build_admin_app(
+    service: Service, server: ServerConfig, board: StatusBoard | None = None, holders: Sequence[Holder] = ()
+) -> Starlette:
+    """`server` says which names the listener answers to, as the public one's does for that; `holders` what a tenant's
+    erasure goes to."""
     gateway, board = service.gateway, board or StatusBoard(service)
     app = Starlette(
         routes=[
@@ -85,6 +92,7 @@ def build_admin_app(service: Service, server: ServerConfig, board: StatusBoard |
             *_usage_routes(gateway),
             *engine_routes(service.engine),
             *adapter_routes(service),
+            *erasure_routes(holders),
             *([] if service.semantic_cache is None else semantic_cache_routes(service.semantic_cache)),
             *health_routes(service),
             *status_routes(board),

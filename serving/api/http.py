@@ -13,6 +13,7 @@ from starlette.middleware import Middleware
 from serving.api.adapter_names import AdapterNames
 from serving.api.batches.batches import Batches, open_batches
 from serving.api.canary_calls import canary_calls
+from serving.api.data_holders import KeptData
 from serving.api.embedding_routes import embedding_routes
 from serving.api.engine_watch import EngineWatch
 from serving.api.error_reply import pass_on
@@ -187,6 +188,18 @@ def build_app(
     app.state.board = board
     app.state.vector_stores = stores
     app.state.responses = responses
+    app.state.kept_data = KeptData(
+        live=responses.live,
+        conversations=kept,
+        memories=memories,
+        batches=None if batches is None else batches.store,
+        files=None if batches is None else batches.files,
+        stores=None if stores is None else (stores.catalog, stores.index),
+        streams=service.durable.log,
+        review=None if moderation is None else moderation.review,
+        events=events,
+        semantic_cache=semantic_cache,
+    )
     app.state.max_body_bytes = max_body_bytes
     return app
 

@@ -1,4 +1,5 @@
-"""What is kept of a tenant's or a user's conversations: prints all of it as JSON, or erases it. A server may run."""
+"""What is kept of a tenant's or a user's conversations: prints all of it as JSON. A server may run. To erase it, and
+what is kept elsewhere: weft erase."""
 
 import argparse
 import asyncio
@@ -12,7 +13,7 @@ from serving.sessions.conversations.conversations import Conversations
 
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("export", "erase"))
+    parser.add_argument("action", choices=("export",))
     parser.add_argument("deployment", help="a file, or the name of one in configs/deployments")
     parser.add_argument("--tenant", required=True, metavar="NAME", help="where nobody needs a key: anonymous")
     parser.add_argument(
@@ -26,18 +27,13 @@ def run(args: argparse.Namespace) -> int:
         raise SetupError("this deployment keeps no conversations in a file, or has not kept any yet", param="path")
     from serving.app import build_conversation_store  # here: only some commands should wait for it
 
-    async def work() -> int:
+    async def work() -> None:
         conversations = Conversations(build_conversation_store(config))
         try:
-            if args.action == "erase":
-                return await conversations.erase(args.tenant, args.user)
             for tree in await conversations.export(args.tenant, args.user):
                 print(msgspec.json.encode(tree).decode())
-            return 0
         finally:
             await conversations.store.close()
 
-    erased = asyncio.run(work())
-    if args.action == "erase":
-        print(f"{erased} conversations erased")
+    asyncio.run(work())
     return 0

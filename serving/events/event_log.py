@@ -14,6 +14,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from serving.events.event import Event
 from serving.events.event_metrics import EventMetrics
 from serving.events.event_types import EventData, EventsLost
 from serving.events.outbox import BUSY_SECONDS, Entry, Outbox
+from serving.facts_file import on_disk
 from serving.observability.logs import log_event
 from serving.settings.events import EventsConfig
 
@@ -52,6 +54,11 @@ class EventLog:
     def name_of(self, tenant: str, user: str) -> str:
         """A key or a user of the tenant's, as events have it."""
         return ""
+
+    async def erase(self, tenant: str, user: str | None, dry_run: bool) -> Mapping[str, int]:
+        """What there is of a user, or of the whole tenant; unless it is only looked at, it is gone. Raises
+        OverloadedError."""
+        return {"events": 0}
 
     async def run(self) -> None:
         """Ships events elsewhere, where the deployment wants it, until it is cancelled."""
@@ -123,6 +130,15 @@ class WrittenEventLog(EventLog):
             return user
         named = f"{len(tenant)}:{tenant}:{user}".encode(errors="surrogatepass")
         return hashlib.blake2b(named, key=self._secret, digest_size=12).hexdigest()
+
+    async def erase(self, tenant: str, user: str | None, dry_run: bool) -> Mapping[str, int]:
+        names = None if user is None else (user, self.name_of(tenant, user))
+
+        def work() -> int:
+            self._write()  # what has gathered goes too
+            return self._outbox.erase(tenant, names, dry_run=dry_run)
+
+        return {"events": await on_disk(work)}
 
     async def run(self) -> None:
         if self._relay is not None:

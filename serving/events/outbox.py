@@ -7,6 +7,7 @@ and the machine, with its power, at most what came after the last checkpoint (WA
 The file is readable by its owner alone.
 """
 
+import json
 import os
 import secrets
 import sqlite3
@@ -16,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from serving.errors import ConfigError
+from serving.facts_file import purge
 
 BUSY_SECONDS = 5.0  # how long another process may hold the file
 _TRIMMED_AT_ONCE = 200
@@ -150,6 +152,22 @@ class Outbox:
         old = [position for position, time in rows if time < before]
         return old[-1] if old else None
 
+    def erase(self, tenant: str, names: Sequence[str] | None, *, dry_run: bool) -> int:
+        """The tenant's events, or those of the end users of it that events have by these names; unless they are only
+        looked at, they are gone. Raises sqlite3.Error, OSError."""
+        mine = "WHERE event ->> '$.data.tenant' = ?1"
+        if names is not None:
+            mine += " AND event ->> '$.data.user' IN (SELECT value FROM json_each(?2))"
+        values = (tenant,) if names is None else (tenant, json.dumps(list(names)))
+        with self._open() as database:
+            with database:
+                (found,) = database.execute(f"SELECT count(*) FROM events {mine}", values).fetchone()
+                if not dry_run:
+                    database.execute(f"DELETE FROM events {mine}", values)
+            if not dry_run:
+                purge(database)
+        return found
+
     def _fact(self, name: str, value: str) -> str:
         """What is kept under the name; the value, where nothing is yet."""
         query = "SELECT value FROM facts WHERE name = ?"
@@ -167,6 +185,7 @@ class Outbox:
             database.execute("PRAGMA auto_vacuum = INCREMENTAL")
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
+            database.execute("PRAGMA secure_delete = ON")  # what was erased does not stay in free pages
             database.executescript(_SCHEMA)
             yield database
 

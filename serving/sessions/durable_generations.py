@@ -100,6 +100,10 @@ class DurableGenerations:
         self._parting = False
 
     @property
+    def log(self) -> GenerationLog:
+        return self._log
+
+    @property
     def running(self) -> tuple[str, ...]:
         """The streams that this process generates."""
         return tuple(name for name, live in self._lives.items() if not live.ended)

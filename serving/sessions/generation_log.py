@@ -89,6 +89,14 @@ class GenerationLog(Protocol):
         """Leaves unfinished entries to other processes."""
         ...
 
+    async def entries(self) -> list[str]:
+        """All of them, ended or not, whoever holds them."""
+        ...
+
+    async def drop(self, stream_ids: Sequence[str]) -> None:
+        """Whoever holds them. They are gone from the disk too, as far as this process can see to it."""
+        ...
+
     async def trim(self) -> None:
         """Drops what need not be retained."""
         ...

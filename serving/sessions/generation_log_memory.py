@@ -72,6 +72,13 @@ class MemoryGenerationLog:
         for stream_id in stream_ids:
             self._drop(stream_id)
 
+    async def entries(self) -> list[str]:
+        return list(self._entries)
+
+    async def drop(self, stream_ids: Sequence[str]) -> None:
+        for stream_id in stream_ids:
+            self._drop(stream_id)
+
     async def trim(self) -> None:
         oldest = self._clock() - self._limits.retain_seconds
         for stream_id in [name for name, ended_at in self._ended.items() if ended_at <= oldest]:

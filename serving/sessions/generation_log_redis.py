@@ -190,6 +190,16 @@ class RedisGenerationLog:
         for stream_id in stream_ids:
             await self._run(_RELEASE, (_ENTRY + stream_id,), (self._holder,))
 
+    async def entries(self) -> list[str]:
+        return [name.decode() for name in await self._do("HKEYS", _SIZES)]
+
+    async def drop(self, stream_ids: Sequence[str]) -> None:
+        for name in stream_ids:
+            await self._do("DEL", _ENTRY + name, _RECORDS + name)
+            await self._do("SREM", _OPEN, name)
+            await self._do("LREM", _ENDED, 1, name)
+            await self._do("HDEL", _SIZES, name)
+
     async def trim(self) -> None:
         await self._trim_to(self._limits.max_bytes)
 

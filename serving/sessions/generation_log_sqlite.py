@@ -17,11 +17,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.errors import ConfigError, StreamLogError
+from serving.facts_file import purge
 from serving.sessions.generation_log import LOG_FULL, LOG_UNAVAILABLE, LogLimits, NotHeldError, Page, Signals
 
 BUSY_SECONDS = 5.0  # how long another process may hold the file
@@ -162,6 +164,16 @@ class SqliteGenerationLog:
 
         await self._do(work)
 
+    async def entries(self) -> list[str]:
+        return await self._do(lambda db: [row[0] for row in db.execute("SELECT stream_id FROM streams")])
+
+    async def drop(self, stream_ids: Sequence[str]) -> None:
+        await self._do(lambda db: self._drop(db, stream_ids))
+        try:
+            await asyncio.to_thread(self._purge)
+        except sqlite3.Error as error:
+            raise StreamLogError("the log of streams cannot be written", code=LOG_UNAVAILABLE) from error
+
     async def trim(self) -> None:
         def work(db: sqlite3.Connection) -> None:
             now = self._clock()
@@ -278,9 +290,13 @@ class SqliteGenerationLog:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
-        db.execute("PRAGMA secure_delete = FAST")  # what was said does not stay in free pages
+        db.execute("PRAGMA secure_delete = ON")  # FAST leaves what was said where pages were split
         db.executescript(_SCHEMA)
         return db
+
+    def _purge(self) -> None:
+        with closing(self._connect()) as db:
+            purge(db)
 
     def _reset(self) -> None:
         """A connection that failed is not trusted with the next transaction."""

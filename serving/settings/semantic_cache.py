@@ -21,7 +21,16 @@ class SemanticCacheConfig:
     lifetime_seconds: float = 3600.0  # of an answer
     max_entries: int = 4096
     max_bytes: int = 64 << 20  # of all entries together
+    tenant_share: float | None = None  # of both that one tenant may hold; None: an equal part, see `share`
     timeout_seconds: float = 1.0  # that a question may take to be encoded; then it is answered without
+
+    @property
+    def share(self) -> float:
+        """Where tenants are named and others have no cache, each has an equal part; else a quarter for anybody."""
+        if self.tenant_share is not None:
+            return self.tenant_share
+        named = sum(mode != "off" for mode in self.tenants.values())
+        return 1 / named if self.mode == "off" and named else 0.25
 
 
 def check_semantic_cache(config: SemanticCacheConfig, where: str, *, has_encoder: bool) -> None:
@@ -42,6 +51,7 @@ def _faults(config: SemanticCacheConfig, has_encoder: bool) -> Iterator[tuple[st
         "lifetime_seconds": (1, 30 * 86400),
         "max_entries": (1, 16384),
         "max_bytes": (1 << 16, 1 << 34),
+        "tenant_share": (0.001, 1),
         "timeout_seconds": (0.01, 60),
     }
     for name, (low, high) in bounds.items():

@@ -1,7 +1,7 @@
 """Batches and the results of their lines, in the SQLite file of the files."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -29,6 +29,11 @@ CREATE TABLE IF NOT EXISTS results (
 ) STRICT, WITHOUT ROWID;
 """
 TRY_AGAIN_SECONDS = 60.0
+
+
+class BatchGoneError(Exception):
+    """It was erased while it ran."""
+
 
 Counts = tuple[int, int]  # lines that are completed, and that have failed
 _decoder = msgspec.msgpack.Decoder(Batch)
@@ -96,13 +101,34 @@ class BatchStore:
         return await self.facts.run(update)
 
     def changed(self, connection: sqlite3.Connection, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
-        (row,) = connection.execute("SELECT batch FROM batches WHERE id = ?", (batch_id,)).fetchone()
-        batch = change(_decoder.decode(row))
+        """Raises BatchGoneError."""
+        row = connection.execute("SELECT batch FROM batches WHERE id = ?", (batch_id,)).fetchone()
+        if row is None:
+            raise BatchGoneError(batch_id)
+        batch = change(_decoder.decode(row[0]))
         connection.execute(
             "UPDATE batches SET is_open = ?, batch = ? WHERE id = ?",
             (int(batch.is_open), msgspec.msgpack.encode(batch), batch_id),
         )
         return batch
+
+    async def erase(self, tenant: str, dry_run: bool) -> Mapping[str, int]:
+        """What there is of a tenant, but the files; unless it is only looked at, it is gone. Raises OverloadedError."""
+
+        def work(connection: sqlite3.Connection) -> Mapping[str, int]:
+            ids = "SELECT id FROM batches WHERE tenant = ?"
+            (batches,) = connection.execute(f"SELECT count(*) FROM ({ids})", (tenant,)).fetchone()
+            query = f"SELECT count(*) FROM results WHERE batch_id IN ({ids})"
+            (lines,) = connection.execute(query, (tenant,)).fetchone()
+            if not dry_run:
+                connection.execute(f"DELETE FROM results WHERE batch_id IN ({ids})", (tenant,))
+                connection.execute("DELETE FROM batches WHERE tenant = ?", (tenant,))
+            return {"batches": batches, "lines": lines}
+
+        found = await self.facts.run(work)
+        if not dry_run:
+            await self.facts.purge()
+        return found
 
     async def open_batches(self) -> list[Batch]:
         """The oldest first."""
@@ -111,9 +137,15 @@ class BatchStore:
         return [_decoder.decode(row[0]) for row in rows]
 
     async def record(self, batch_id: str, line: int, record: bytes, *, good: bool) -> None:
-        """A line is done with this."""
+        """A line is done with this. Raises BatchGoneError."""
         statement = "INSERT OR IGNORE INTO results (batch_id, line, good, record) VALUES (?, ?, ?, ?)"
-        await self.facts.run(lambda connection: connection.execute(statement, (batch_id, line, int(good), record)))
+
+        def insert(connection: sqlite3.Connection) -> None:
+            if connection.execute("SELECT 1 FROM batches WHERE id = ?", (batch_id,)).fetchone() is None:
+                raise BatchGoneError(batch_id)
+            connection.execute(statement, (batch_id, line, int(good), record))
+
+        await self.facts.run(insert)
 
     async def lines_done(self, batch_id: str) -> set[int]:
         query = "SELECT line FROM results WHERE batch_id = ?"

@@ -20,6 +20,7 @@ class Batches:
     routes: list[Route]
     runner: BatchRunner
     files: FileStore
+    store: BatchStore
 
     def close(self) -> None:
         self.files.facts.close()
@@ -32,4 +33,4 @@ def open_batches(service: Service, config: FilesConfig | None, max_body_bytes: i
     files = FileStore(config, config.folder, service.now)
     store = BatchStore(files.facts, config.max_tenant_batches)
     runner = BatchRunner(service, store, files, config, max_body_bytes + LINE_ENVELOPE_BYTES)
-    return Batches([*file_routes(files, reads), *batch_routes(service, store, files, runner)], runner, files)
+    return Batches([*file_routes(files, reads), *batch_routes(service, store, files, runner)], runner, files, store)

@@ -4,7 +4,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,22 @@ class FileStore:
         for forget in self._before_delete:
             await forget(tenant, file_id)
         await self.facts.run(drop)
+
+    async def erase(self, tenant: str, dry_run: bool) -> Mapping[str, int]:
+        """What there is of a tenant; unless it is only looked at, it is gone, but from the vector stores, which have
+        parts of it. Raises OverloadedError."""
+
+        def work(connection: sqlite3.Connection) -> Mapping[str, int]:
+            rows = connection.execute("SELECT id, bytes FROM files WHERE tenant = ?", (tenant,)).fetchall()
+            for file_id, _ in () if dry_run else rows:
+                self.path(file_id).unlink(missing_ok=True)
+                connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
+            return {"files": len(rows), "bytes": sum(size for _, size in rows)}
+
+        found = await self.facts.run(work)
+        if not dry_run:
+            await self.facts.purge()
+        return found
 
     def _check_room(self, connection: sqlite3.Connection, tenant: str, size: int) -> None:
         query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE tenant = ?"

@@ -3,17 +3,21 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from serving.api.error_reply import stopping
 from serving.api.responses.made import MadeResponse
 from serving.api.responses.output import Told
-from serving.errors import OverloadedError, WeftError
+from serving.errors import OverloadedError, RateLimitedError, WeftError
 from serving.observability.logs import log_failure
+from serving.sessions.conversations.records import Owner
 
 MOST_RUNNING = 256  # of this process; each waits for its row like any other request
+TENANT_SHARE = 0.25  # of those, that one tenant may have where there can be others
 MOST_KEPT = 1024  # of those that have ended
+RETRY_SECONDS = 5.0
 KEPT_SECONDS = 600.0  # after the end, the events between; the response itself is in the store
 
 logger = logging.getLogger(__name__)
@@ -26,6 +30,10 @@ class LiveResponse:
         self._more = asyncio.Event()
         self._ended_at: float | None = None
         self._task = asyncio.create_task(self._run())
+
+    @property
+    def owner(self) -> Owner:
+        return self._made.owner
 
     @property
     def ended(self) -> bool:
@@ -81,20 +89,42 @@ class LiveResponse:
 
 
 class LiveResponses:
-    def __init__(self) -> None:
+    def __init__(self, *, one_tenant: bool = False, most: int = MOST_RUNNING) -> None:
+        """`one_tenant`: nobody has to say who they are, so that there is nobody to leave places to."""
         self._live: dict[str, LiveResponse] = {}
+        self._beginning: Counter[str] = Counter()  # by tenant
+        self._most = most
+        self._most_of_tenant = most if one_tenant else max(1, int(most * TENANT_SHARE))
 
     async def start(self, made: MadeResponse) -> Mapping[str, object]:
-        """The response as it is now: queued. Raises OverloadedError, and what MadeResponse.begin raises."""
+        """The response as it is now: queued. Raises RateLimitedError, OverloadedError, and what MadeResponse.begin
+        raises."""
         self.drop_ended(KEPT_SECONDS)
-        if sum(not live.ended for live in self._live.values()) >= MOST_RUNNING:
-            raise OverloadedError(
-                "too many responses are made in the background", retry_after=5.0, code="too_many_responses"
-            )
-        await made.begin(queued=True)
+        tenant = made.owner.tenant
+        self._check_room(tenant)
+        self._beginning[tenant] += 1
+        try:
+            await made.begin(queued=True)
+        finally:
+            self._beginning[tenant] -= 1
+            self._beginning += Counter()  # forgets tenants that begin nothing
         told = made.response
         self._live[made.id] = LiveResponse(made)
         return told
+
+    def _check_room(self, tenant: str) -> None:
+        running = Counter(live.owner.tenant for live in self._live.values() if not live.ended) + self._beginning
+        if running.total() >= self._most:
+            raise OverloadedError(
+                "too many responses are made in the background", retry_after=RETRY_SECONDS, code="too_many_responses"
+            )
+        if running[tenant] >= self._most_of_tenant:
+            raise RateLimitedError(
+                f"this tenant makes {running[tenant]} responses in the background, as many as one may: wait for the "
+                "end of one, or cancel one",
+                retry_after=RETRY_SECONDS,
+                code="background_share",
+            )
 
     def get(self, response_id: str) -> LiveResponse | None:
         """None where this process does not make it, or not any more."""
@@ -105,6 +135,18 @@ class LiveResponses:
         live = self.get(response_id)
         if live is not None:
             await live.cancel()
+
+    async def erase(self, tenant: str, user: str | None, dry_run: bool) -> Mapping[str, int]:
+        """What there is of a user, or of a whole tenant; unless it is only looked at, it is cancelled and gone."""
+        found = {
+            name: live
+            for name, live in self._live.items()
+            if live.owner.tenant == tenant and user in (None, live.owner.user)
+        }
+        for name, live in () if dry_run else found.items():
+            await live.cancel()
+            self._live.pop(name, None)
+        return {"responses": len(found)}
 
     def drop_ended(self, kept_seconds: float = 0.0) -> None:
         """The events of those that ended longer ago, and of the oldest where they are too many."""

@@ -84,6 +84,7 @@ class MadeResponse:
             if body.is_stored
             else Unrecorded(turns.conversations, owner, parent=body.previous_response_id)
         )
+        self.owner = owner
         self._told = 0
         self._request: TurnRequest | None = None
 

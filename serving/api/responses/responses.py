@@ -17,7 +17,7 @@ from serving.sessions.conversations.keeper import Keeper
 class Responses:
     def __init__(self, service: Service, conversations: Conversations, max_body_bytes: int) -> None:
         self.conversations = conversations
-        self.live = LiveResponses()
+        self.live = LiveResponses(one_tenant=service.gateway.is_open)
         self.keeper = Keeper(conversations, partial(close_lost, conversations), self.live.cancel)
         self.routes: list[Route] = [
             *response_routes(TurnService(service=service, conversations=conversations), self.live, max_body_bytes),

@@ -1,6 +1,6 @@
 """Vector stores of one deployment, put together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -59,12 +59,7 @@ def open_vector_stores(
     """None where the deployment has no table for them. Raises ConfigError where its folder or server cannot be used."""
     if config is None or files is None or service.encoder is None:
         return None
-    limits = CatalogLimits(
-        tenant_stores=config.max_tenant_stores,
-        store_files=config.max_store_files,
-        tenant_bytes=config.max_tenant_bytes,
-    )
-    catalog = Catalog(config.folder, limits, service.now)
+    catalog = open_catalog(config, service.now)
     encoding = _encoding(service, service.encoder)
     index = SqliteIndex(config.folder, cache_bytes=config.cache_bytes)
     parsing = ParseLimits(
@@ -88,6 +83,16 @@ def open_vector_stores(
     )
     routes = [*store_routes(desk), *store_file_routes(desk), *file_batch_routes(desk)]
     return VectorStores(routes, runner, search, catalog, index)
+
+
+def open_catalog(config: RetrievalConfig, now: Callable[[], float]) -> Catalog:
+    """Raises ConfigError where its folder cannot be used."""
+    limits = CatalogLimits(
+        tenant_stores=config.max_tenant_stores,
+        store_files=config.max_store_files,
+        tenant_bytes=config.max_tenant_bytes,
+    )
+    return Catalog(config.folder, limits, now)
 
 
 def _encoding(service: Service, encoder: TextEmbedder) -> Encoding:

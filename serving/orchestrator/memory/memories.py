@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from serving.errors import WeftError
 from serving.orchestrator.memory.entries import Entry, Exchange, Person
@@ -61,6 +61,16 @@ class Memories:
     async def forget(self, person: Person, entry_id: int | None = None) -> int:
         """How many entries are gone. A summary that is being made of them is not kept."""
         return await self._store.forget(person, entry_id)
+
+    async def erase(self, tenant: str, user: str | None, dry_run: bool) -> Mapping[str, int]:
+        """What there is of a user, or of the whole tenant; unless it is only looked at, it is gone."""
+        if not dry_run:
+            self._waiting = {
+                person: ask
+                for person, ask in self._waiting.items()
+                if person.tenant != tenant or user not in (None, person.user)
+            }
+        return await self._store.erase(tenant, user, dry_run)
 
     async def run(self) -> None:
         """Compacts one memory after the other, until it is cancelled. What is not done then is done after the next

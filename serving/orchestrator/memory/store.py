@@ -5,12 +5,13 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from serving.errors import ConfigError, ConversationStoreError
+from serving.facts_file import purge
 from serving.orchestrator.memory.entries import Entry, Exchange, Person
 
 _BUSY_SECONDS = 5.0
@@ -48,6 +49,7 @@ class MemoryStore:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA secure_delete = ON")  # what was forgotten does not stay in free pages
             self._db.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"the memory at {path} cannot be kept: {error}", param="memory.path") from error
@@ -112,9 +114,29 @@ class MemoryStore:
             query = f"SELECT id FROM entries WHERE {_OF}{one}"
             ids = [row[0] for row in db.execute(query, (*_key(person), *(() if entry_id is None else (entry_id,))))]
             _drop(db, ids)
+            _merge_words(db)
             return len(ids)
 
         return await self._do(work)
+
+    async def erase(self, tenant: str, user: str | None, dry_run: bool) -> Mapping[str, int]:
+        """What there is of a user, or of the whole tenant; unless it is only looked at, it is gone. Raises
+        ConversationStoreError."""
+        whose, values = ("tenant = ?", [tenant]) if user is None else ("tenant = ? AND user = ?", [tenant, user])
+
+        def work(db: sqlite3.Connection) -> Mapping[str, int]:
+            ids = [row[0] for row in db.execute(f"SELECT id FROM entries WHERE {whose}", values)]
+            (switches,) = db.execute(f"SELECT count(*) FROM switches WHERE {whose}", values).fetchone()
+            if not dry_run:
+                _drop(db, ids)
+                _merge_words(db)
+                db.execute(f"DELETE FROM switches WHERE {whose}", values)
+            return {"entries": len(ids), "switches": switches}
+
+        found = await self._do(work)
+        if not dry_run:
+            await self._on_thread(lambda: purge(self._db))
+        return found
 
     async def is_on(self, person: Person) -> bool | None:
         """None where the person has not said."""
@@ -153,8 +175,11 @@ class MemoryStore:
                 raise
             return done
 
+        return await self._on_thread(committed)
+
+    async def _on_thread(self, work: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, committed)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.Error as error:
             raise ConversationStoreError(f"the memory cannot be used now: {error}", code="store_unavailable") from error
 
@@ -166,6 +191,11 @@ def _key(person: Person) -> tuple[str, str]:
 def _drop(db: sqlite3.Connection, ids: Sequence[int]) -> None:
     db.executemany("DELETE FROM entries WHERE id = ?", [(entry_id,) for entry_id in ids])
     db.executemany("DELETE FROM words WHERE rowid = ?", [(entry_id,) for entry_id in ids])
+
+
+def _merge_words(db: sqlite3.Connection) -> None:
+    """The index of words marks what is deleted, and lets it go when its parts are merged: now."""
+    db.execute("INSERT INTO words (words) VALUES ('optimize')")
 
 
 def _entries(rows: sqlite3.Cursor) -> list[Entry]:

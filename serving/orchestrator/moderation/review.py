@@ -5,11 +5,13 @@ import contextlib
 import logging
 import sqlite3
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 from serving.errors import ConfigError
+from serving.facts_file import on_disk, purge
 from serving.observability.logs import log_failure
 from serving.orchestrator.moderation.judges.judge import Direction, Finding
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
@@ -47,6 +49,7 @@ class ReviewQueue:
         try:
             self._database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA secure_delete = ON")  # what was erased does not stay in free pages
             self._database.execute(_SCHEMA)
         except sqlite3.Error as error:
             raise ConfigError(f"moderation.review: {path} cannot be used: {error}", param="review") from error
@@ -71,6 +74,20 @@ class ReviewQueue:
             log_failure(logger, "a record for review could not be written", error, request_id=subject.request_id)
         else:
             self._metrics.routed.labels("kept").inc()
+
+    async def erase(self, tenant: str, dry_run: bool) -> Mapping[str, int]:
+        """What there is of a tenant; unless it is only looked at, it is gone. Raises OverloadedError."""
+
+        def work() -> Mapping[str, int]:
+            with self._lock:
+                query = "SELECT count(*) FROM review WHERE tenant = ?"
+                (records,) = self._database.execute(query, (tenant,)).fetchone()
+                if not dry_run:
+                    self._database.execute("DELETE FROM review WHERE tenant = ?", (tenant,))
+                    purge(self._database)
+            return {"records": records}
+
+        return await on_disk(work)
 
     def close(self) -> None:
         with self._lock, contextlib.suppress(sqlite3.Error):

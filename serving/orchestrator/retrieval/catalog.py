@@ -5,7 +5,7 @@ kill between any two steps leaves something to go on with.
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -292,6 +292,25 @@ class Catalog:
             connection.execute("DELETE FROM stores WHERE id = ? AND is_gone", (store_id,))
 
         await self._facts.run(forget)
+
+    async def erase(self, tenant: str, dry_run: bool) -> tuple[list[str], Mapping[str, int]]:
+        """The stores of a tenant, and what there is in them; unless it is only looked at nothing is known of them from
+        then on. Their contents are still in the index."""
+
+        def work(connection: sqlite3.Connection) -> tuple[list[str], Mapping[str, int]]:
+            stores = [row[0] for row in connection.execute("SELECT id FROM stores WHERE tenant = ?", (tenant,))]
+            query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM store_files WHERE tenant = ?"
+            files, size = connection.execute(query, (tenant,)).fetchone()
+            for store in () if dry_run else stores:
+                connection.execute("DELETE FROM store_files WHERE store_id = ?", (store,))
+                connection.execute("DELETE FROM file_batches WHERE store_id = ?", (store,))
+                connection.execute("DELETE FROM stores WHERE id = ?", (store,))
+            return stores, {"vector_stores": len(stores), "files": files, "bytes": size}
+
+        found = await self._facts.run(work)
+        if not dry_run:
+            await self._facts.purge()
+        return found
 
     async def check_room(self, file: StoreFile) -> None:
         """Raises ForbiddenError where the tenant's stores hold more than they may."""

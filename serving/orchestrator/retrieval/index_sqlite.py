@@ -220,6 +220,7 @@ class SqliteIndex:
             closing(sqlite3.connect(address, timeout=BUSY_SECONDS, isolation_level=None, uri=True)) as connection,
         ):
             connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA secure_delete = ON")  # what was removed does not stay in free pages
             connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
             try:
                 yield connection

@@ -85,7 +85,9 @@ class FileIngest:
         document = await self._parse(file)
         passages = await self._passages(file, document)
         await asyncio.to_thread(self._index.put_document, file.store_id, file.file_id, document)
-        await self._change(file, lambda at: replace(at, passages=len(passages), passages_done=0))
+        if await self._change(file, lambda at: replace(at, passages=len(passages), passages_done=0)) is None:
+            await asyncio.to_thread(self._index.remove, file.store_id, file.file_id)
+            raise DocumentGoneError(file.file_id)
         return document, passages
 
     async def _parse(self, file: StoreFile) -> Document:

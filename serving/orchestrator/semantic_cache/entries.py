@@ -1,9 +1,13 @@
-"""Answers by question, within bounds: whoever was used longest ago goes first."""
+"""Answers by question, within bounds of all and of each tenant.
+
+A tenant at its own bound loses its own answer that was used longest ago. Where all is full though no tenant is, the one
+that holds the most bytes loses one: nobody who holds less than others does.
+"""
 
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -31,6 +35,17 @@ class _Entry:
     size: int  # bytes
 
 
+@dataclass(slots=True)
+class _Part:
+    """What one tenant holds."""
+
+    slots: OrderedDict[int, None] = field(default_factory=OrderedDict)  # the last used one last
+    bytes: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.slots)
+
+
 class Entries:
     def __init__(
         self,
@@ -38,12 +53,17 @@ class Entries:
         dimensions: int,
         most: int,
         most_bytes: int,
+        tenant_share: float = 1.0,
         lifetime: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`tenant_share` of `most` and of `most_bytes` is what one tenant may hold."""
+        self._most_of_tenant = max(1, int(most * tenant_share))
+        self._most_bytes_of_tenant = int(most_bytes * tenant_share)
+        self._tenants: dict[str, _Part] = {}
         self._vectors = np.zeros((most, dimensions), np.float32)  # by slot
         self._free = list(range(most))
-        self._entries: OrderedDict[int, _Entry] = OrderedDict()  # by slot, the last used one last
+        self._entries: dict[int, _Entry] = {}  # by slot
         self._slots: dict[bytes, dict[bytes, int]] = {}  # by key, then by the text's digest
         self._ages: OrderedDict[int, None] = OrderedDict()  # slots, that of the oldest entry first
         self._most_bytes = most_bytes
@@ -74,14 +94,13 @@ class Entries:
         """In place of what the same text had. One that is larger than all room is left out."""
         size = _OVERHEAD_BYTES + vector.nbytes + len(answer.text.encode(errors="surrogatepass"))
         size += 8 * len(answer.token_ids)
-        if size > self._most_bytes:
+        if size > self._most_bytes_of_tenant:
             return
         self._expire()
         old = self._slots.get(question.key, {}).get(question.digest)
         if old is not None:
             self._drop(old)
-        while self.bytes + size > self._most_bytes or not self._free:
-            self._drop(next(iter(self._entries)))
+        self._make_room(question.tenant, size)
         slot = self._free.pop()
         entry = _Entry(
             key=question.key,
@@ -96,7 +115,14 @@ class Entries:
         self._entries[slot] = entry
         self._slots.setdefault(question.key, {})[question.digest] = slot
         self._ages[slot] = None
+        part = self._tenants.setdefault(question.tenant, _Part())
+        part.slots[slot] = None
+        part.bytes += size
         self.bytes += size
+
+    def count(self, tenant: str) -> int:
+        part = self._tenants.get(tenant)
+        return 0 if part is None else len(part.slots)
 
     def drop(self, tenant: str | None = None) -> int:
         """All, or those of a tenant. How many they were."""
@@ -111,9 +137,17 @@ class Entries:
             self._drop(slot)
         return len(gone)
 
+    def _make_room(self, tenant: str, size: int) -> None:
+        own = self._tenants.get(tenant)
+        while own and (len(own.slots) >= self._most_of_tenant or own.bytes + size > self._most_bytes_of_tenant):
+            self._drop(next(iter(own.slots)))
+        while self.bytes + size > self._most_bytes or not self._free:
+            largest = max(self._tenants.values(), key=lambda part: part.bytes)
+            self._drop(next(iter(largest.slots)))
+
     def _match(self, slot: int, similarity: float) -> Match:
-        self._entries.move_to_end(slot)
         entry = self._entries[slot]
+        self._tenants[entry.tenant].slots.move_to_end(slot)
         return Match(answer=entry.answer, similarity=similarity, age_seconds=self._now() - entry.made_at)
 
     def _expire(self) -> None:
@@ -130,5 +164,10 @@ class Entries:
         del siblings[entry.digest]
         if not siblings:
             del self._slots[entry.key]
+        part = self._tenants[entry.tenant]
+        del part.slots[slot]
+        part.bytes -= entry.size
+        if not part.slots:
+            del self._tenants[entry.tenant]
         self._free.append(slot)
         self.bytes -= entry.size

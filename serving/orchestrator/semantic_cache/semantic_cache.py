@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 
@@ -55,6 +55,7 @@ class SemanticCache:
             dimensions=encoder.facts.dimensions,
             most=config.max_entries,
             most_bytes=config.max_bytes,
+            tenant_share=config.share,
             lifetime=config.lifetime_seconds,
             now=now,
         )
@@ -110,6 +111,10 @@ class SemanticCache:
     def drop(self, tenant: str | None = None) -> int:
         """All answers, or those of a tenant. How many they were."""
         return self._entries.drop(tenant)
+
+    async def erase(self, tenant: str, dry_run: bool) -> Mapping[str, int]:
+        """What there is of a tenant; unless it is only looked at, it is gone."""
+        return {"answers": self._entries.count(tenant) if dry_run else self.drop(tenant)}
 
     async def close(self) -> None:
         for task in self._comparing:

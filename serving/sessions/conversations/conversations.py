@@ -316,12 +316,14 @@ class Conversations:
                 found.append({"user": owner.user, "conversations": conversations, "turns": turns})
         return found
 
-    async def erase(self, tenant: str, user: str | None = None) -> int:
-        """The number of trees that were dropped: all of a user's, or of the whole tenant's."""
+    async def erase(self, tenant: str, user: str | None = None, dry_run: bool = False) -> Mapping[str, int]:
+        """What there is of a user, or of the whole tenant; unless it is only looked at, it is gone."""
         trees = await self.store.trees(tenant, user)
-        for tree in trees:
+        for tree in () if dry_run else trees:
             await self.store.drop(tree)
-        return len(trees)
+        if not dry_run:
+            await self.store.purge()
+        return {"conversations": len(trees)}
 
     # Turns of processes that are gone
 

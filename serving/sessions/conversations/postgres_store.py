@@ -168,6 +168,9 @@ class PostgresConversationStore:
             await db.execute(_FREE.format(which=f"used <= {_NOW} - $1"), self._retain)
             await db.execute("DELETE FROM weft_held WHERE trees = 0")
 
+    async def purge(self) -> None:
+        """Postgres takes dead rows away when it vacuums next, and keeps its own write-ahead log."""
+
     async def close(self) -> None:
         if self._pool is not None:
             await self._pool.close()

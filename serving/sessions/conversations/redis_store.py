@@ -201,6 +201,9 @@ class RedisConversationStore:
             async for index in self._redis.scan_iter(match=f"{_OWNED}*"):
                 await self._sweep(msgspec.json.decode(index[len(_OWNED) :]))
 
+    async def purge(self) -> None:
+        """Redis keeps what its own persistence keeps, until it writes its files anew."""
+
     async def close(self) -> None:
         await self._redis.aclose()
 

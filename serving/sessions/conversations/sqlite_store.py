@@ -7,12 +7,14 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.errors import ConfigError, ConversationStoreError
+from serving.facts_file import purge
 from serving.sessions.conversations.quota import UNBOUNDED, Quota, Size
 from serving.sessions.conversations.records import Owner
 from serving.sessions.conversations.store import Edit, Key, NoTreeError, Rows
@@ -157,6 +159,9 @@ class SqliteConversationStore:
 
         await self._do(work)
 
+    async def purge(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._purge)
+
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
         self._thread.shutdown()
@@ -167,7 +172,7 @@ class SqliteConversationStore:
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
         db = self._db
-        try:
+        with _used():
             db.execute("BEGIN IMMEDIATE")
             try:
                 outcome = work(db)
@@ -177,8 +182,10 @@ class SqliteConversationStore:
                     db.execute("ROLLBACK")
                 raise
             return outcome
-        except sqlite3.Error as error:
-            raise ConversationStoreError(f"the store of conversations cannot be used: {error}") from error
+
+    def _purge(self) -> None:
+        with _used():
+            purge(self._db)
 
     def _connect(self) -> sqlite3.Connection:
         place = MEMORY if self._path is None else self._path
@@ -192,6 +199,14 @@ class SqliteConversationStore:
             db.execute(_SUM)
         db.execute("COMMIT")
         return db
+
+
+@contextmanager
+def _used() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise ConversationStoreError(f"the store of conversations cannot be used: {error}") from error
 
 
 def _get(db: sqlite3.Connection, tree: str, keys: Sequence[Key]) -> dict[Key, bytes]:

@@ -1,11 +1,14 @@
 """Responses in the background: they outlive their connection, and are read again from any event on."""
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from serving.api.responses.live import LiveResponses
+from serving.errors import OverloadedError, RateLimitedError
 from serving.sessions.conversations.records import Owner
 from tests.fakes.engine import Script
 from tests.serving.api.conftest import MODEL, Api, ApiMaker
@@ -163,3 +166,58 @@ async def test_a_question_that_is_none_is_refused(make_api: ApiMaker, query: str
     made = await create(api, background=True)
     await ask(api, "GET", f"/v1/responses/{made['id']}?{query}", 400)
     await until(api, made["id"], "completed")
+
+
+class Held:
+    """A response that begins when it is told to, and never ends of itself."""
+
+    failure = None
+
+    def __init__(self, tenant: str, number: int, *, begins: bool = True) -> None:
+        self.owner, self.id, self.response = Owner(tenant), f"{tenant}{number}", {}
+        self.begins = asyncio.Event()
+        if begins:
+            self.begins.set()
+
+    async def begin(self, *, queued: bool) -> None:
+        await self.begins.wait()
+
+    async def background(self) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+
+async def start(live: LiveResponses, tenant: str, number: int, **options: Any) -> None:
+    await live.start(cast(Any, Held(tenant, number, **options)))
+
+
+async def test_a_tenant_takes_its_share_of_the_places_and_leaves_the_rest_to_others() -> None:
+    live = LiveResponses(most=8)
+    await start(live, "greedy", 0)
+    late = Held("greedy", 1, begins=False)
+    starting = asyncio.ensure_future(live.start(cast(Any, late)))
+    await asyncio.sleep(0)
+    with pytest.raises(RateLimitedError) as refused:  # what is beginning counts
+        await start(live, "greedy", 2)
+    assert refused.value.code == "background_share"
+    assert "2 responses" in refused.value.message
+    late.begins.set()
+    await starting
+    for tenant in ("b", "c", "d"):
+        await start(live, tenant, 0)
+        await start(live, tenant, 1)
+    with pytest.raises(OverloadedError) as full:
+        await start(live, "e", 0)
+    assert full.value.code == "too_many_responses"
+    await live.cancel("greedy0")
+    await start(live, "greedy", 3)
+    await live.close()
+
+
+async def test_where_nobody_says_who_they_are_all_places_are_everybodys() -> None:
+    live = LiveResponses(one_tenant=True, most=4)
+    for number in range(4):
+        await start(live, "anonymous", number)
+    with pytest.raises(OverloadedError):
+        await start(live, "anonymous", 4)
+    await live.close()

@@ -96,3 +96,35 @@ def test_what_is_dropped_is_gone_and_its_room_free() -> None:
     for at, text in enumerate("abc"):
         kept.add(question(text), AXES[at], answer())
     assert len(kept) == 3
+
+
+def test_a_tenant_at_its_bound_loses_its_own_answers_and_nobody_elses() -> None:
+    kept = Entries(dimensions=4, most=8, most_bytes=1 << 20, tenant_share=0.25, lifetime=10.0, now=Clock())
+    kept.add(question("theirs", tenant="b", key=b"b"), AXES[0], answer())
+    for text in "abcdefghij":
+        kept.add(question(text), AXES[1], answer())
+    assert [text for text in "abcdefghij" if kept.same(question(text))] == ["i", "j"]
+    assert kept.same(question("theirs", tenant="b", key=b"b")) is not None
+    assert (kept.count("t"), kept.count("b"), len(kept)) == (2, 1, 3)
+
+
+def test_a_tenant_has_no_more_than_its_share_of_the_bytes() -> None:
+    kept = Entries(dimensions=4, most=8, most_bytes=4000, tenant_share=0.5, lifetime=10.0, now=Clock())
+    kept.add(question("theirs", tenant="b", key=b"b"), AXES[0], answer("x" * 1000))
+    before = kept.bytes
+    for text in "abcdef":
+        kept.add(question(text), AXES[1], answer("x" * 400))
+        assert kept.bytes - before <= 2000
+    kept.add(question("too large"), AXES[1], answer("x" * 2000))
+    assert kept.same(question("too large")) is None
+    assert kept.same(question("theirs", tenant="b", key=b"b")) is not None
+
+
+def test_where_all_is_full_the_tenant_that_holds_most_makes_room() -> None:
+    kept = Entries(dimensions=4, most=4, most_bytes=1 << 20, tenant_share=0.5, lifetime=10.0, now=Clock())
+    for tenant, texts in (("one", "a"), ("two", "ab"), ("three", "a")):
+        for text in texts:
+            kept.add(question(text, tenant=tenant, key=tenant.encode()), AXES[0], answer())
+    kept.add(question("a", tenant="four", key=b"four"), AXES[0], answer())
+    assert [kept.count(tenant) for tenant in ("one", "two", "three", "four")] == [1, 1, 1, 1]
+    assert kept.same(question("b", tenant="two", key=b"two")) is not None

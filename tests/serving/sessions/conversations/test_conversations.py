@@ -214,9 +214,11 @@ async def test_export_has_all_of_a_user_and_erasure_leaves_nothing(make: Maker, 
     assert [c["id"] for tree in kept for c in tree["conversations"]] == [made.id]
     assert {tree["user"] for tree in kept} == {"ada"}
     assert len(await conversations.export(owner.tenant)) == 3
-    assert await conversations.erase(owner.tenant, "ada") == 2
+    assert await conversations.erase(owner.tenant, "ada", dry_run=True) == {"conversations": 2}
+    assert len(await conversations.export(owner.tenant)) == 3
+    assert await conversations.erase(owner.tenant, "ada") == {"conversations": 2}
     assert await conversations.export(owner.tenant, "ada") == []
-    assert await conversations.erase(owner.tenant) == 1
+    assert await conversations.erase(owner.tenant) == {"conversations": 1}
     assert await conversations.export(owner.tenant) == []
 
 
