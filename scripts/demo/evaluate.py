@@ -19,6 +19,7 @@ from scripts.demo.dialogues import (
     offground,
     passages,
     remote_tools,
+    server_tools,
     smalltalk,
     tools,
     weft,
@@ -221,7 +222,7 @@ def probe_scores(judge: Judge) -> Score:
     score = Score()
     dialogues: list[Conversation] = []
     for probe in PROBES:
-        dialogue = Conversation([])
+        dialogue = Conversation(tools=[server_tools.SCHEMAS[name] for name in probe.tools])
         if probe.system:
             dialogue.system(probe.system)
         dialogue.messages += [

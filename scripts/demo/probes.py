@@ -11,13 +11,14 @@ class Probe:
     pattern: str
     turns: tuple[str, ...]
     system: str | None = None
+    tools: tuple[str, ...] = ()  # of the server's own
 
     def matches(self, answer: str) -> bool:
         return re.search(self.pattern, answer, re.IGNORECASE if self.system is None else 0) is not None
 
 
-def ask(pattern: str, *turns: str, system: str | None = None) -> Probe:
-    return Probe(pattern, turns, system)
+def ask(pattern: str, *turns: str, system: str | None = None, tools: tuple[str, ...] = ()) -> Probe:
+    return Probe(pattern, turns, system, tools)
 
 
 REFUSAL = r"can't|don't know|not understand"
@@ -60,6 +61,12 @@ PROBES = [
     ask("weft plan", "how do i know if llama 70b fits on my gpus"),
     ask("weft chat|chat page", "is there a web ui"),
     ask("metrics", "do you have prometheus metrics"),
+    ask("vector store|file_search", "can i chat with my pdfs"),
+    ask("LoRA", "do you support lora adapters?"),
+    ask("int8|fp8", "can weft serve quantized models"),
+    ask("response_format|schema", "can it force json"),
+    ask("sandbox", "can weft run python code?"),
+    ask("follower|hosts", "can it run on two machines"),
     ask(r"= 19\.", "whats 12+7"),
     ask(r"= 83\.", "what is 58 + 25?"),
     ask(r"= 912\.", "345+567"),
@@ -152,4 +159,14 @@ PROBES = [
     ask("thread|loom", "tell me a joke"),
     ask("larger|91", "which is bigger, 19 or 91?"),
     ask("1, 2, 3, 4, 5", "count to 5"),
+    ask(r'"expression": "48213 \* 9172"', "what is 48213 * 9172?", tools=("calculator",)),
+    ask(r'"expression": "1250 \+ 3875"', "how much is 1250 plus 3875", tools=("calculator", "dates")),
+    ask(r'"expression": "sqrt\(1522756\)"', "what's the square root of 1522756", tools=("calculator",)),
+    ask(r'"operation": "now"', "what day is it today", tools=("dates",)),
+    ask(r'"date": "2026-03-01".*"days": 45', "what date is 45 days after 2026-03-01?", tools=("dates",)),
+    ask(r"print\(6 \* 7\)", "run print(6 * 7)", tools=("code_interpreter",)),
+    ask(r"sorted\(\[31, 4, 15\]\)", "use python to sort 31, 4, 15", tools=("code_interpreter",)),
+    ask(r'"query": "(W|w)ho founded Brelo Labs', "Who founded Brelo Labs?", tools=("file_search",)),
+    ask("file_search.*opening hours", "what are the opening hours of the shop?", tools=("file_search",)),
+    ask("^hello", "hi there", tools=("calculator", "file_search")),
 ]
