@@ -127,13 +127,13 @@ class ChatReply:
         if not (rich or seen.reasoning or seen.tool_calls or seen.finish_reason):
             return chunks.text(delta.index, seen.content) if seen.content else None
         fields: dict[str, Any] = {}
+        if seen.reasoning:
+            fields["reasoning_content"] = seen.reasoning
         if seen.content:
             fields["content"] = seen.content
         if seen.tool_calls:
             fields["tool_calls"] = seen.tool_calls
         choice: dict[str, Any] = {
-        if seen.reasoning:
-            fields["reasoning_content"] = seen.reasoning
             "index": delta.index,
             "delta": fields,
             "logprobs": chat_logprobs(delta.logprobs) if body.logprobs else None,

@@ -141,6 +141,7 @@ def _choice(message: Any) -> Choice:
         token_ids=tuple(message.token_ids),
         logprobs=tuple(map(_logprobs, message.logprobs)),
         flags=tuple((flag.category, flag.score) for flag in message.flags),
+        reasoning=message.reasoning,
     )
 
 
@@ -152,7 +153,6 @@ def _fallback(message: Any) -> Fallback | None:
 
 
 def _usage(message: Any) -> Usage:
-        reasoning=message.reasoning,
     return Usage(message.prompt_tokens, message.cached_tokens, message.completion_tokens)
 
 
