@@ -62,7 +62,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Degradation", "short", (("max (weft_degradation_rung)", "rung"),), "0 normal, 1 batch work is shed, 2 output is capped, 3 a smaller model answers, 4 refusing.", 3.0),
         Panel("Tokens a second, by tenant", "short", (("sum by (tenant) (rate(weft_tenant_tokens_total[$__rate_interval]))", "{{tenant}}"),)),
         Panel("Requests, by tenant", "reqps", (("sum by (tenant) (rate(weft_tenant_requests_total[$__rate_interval]))", "{{tenant}}"),)),
-        Panel("Stores", "short", (("min (weft_limit_store_up)", "limits up"), ("sum (increase(weft_usage_write_failures_total[5m]))", "usage writes failed")), "The stores of limits and of usage."),
+        Panel("Stores", "short", (("min (weft_limit_store_up)", "limits up"), ("sum (increase(weft_usage_write_failures_total[5m]))", "usage writes failed"), ("sum (increase(weft_events_lost_total[5m]))", "events lost")), "The stores of limits, of usage and of events."),
     ),
 }  # fmt: skip
 

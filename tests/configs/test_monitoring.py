@@ -12,6 +12,7 @@ import pytest
 from scripts import make_dashboard
 from serving.engine.client import EngineStats
 from serving.engine.tiers.stats import TierStats
+from serving.events.event_metrics import EventMetrics
 from serving.gateway.gateway_metrics import GatewayMetrics
 from serving.observability.metrics import Metrics
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
@@ -31,6 +32,7 @@ def exported() -> set[str]:
     gateway.used("a", "prompt", 1)
     gateway.watch_wait("standard", lambda: 0.0)
     metrics.refuse("x")
+    EventMetrics(metrics.registry)
     moderation = ModerationMetrics(metrics.registry)
     moderation.failures.labels("guard", "open")
     moderation.false_positives.labels("any")

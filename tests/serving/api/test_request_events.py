@@ -28,6 +28,7 @@ from serving.orchestrator.quality_watch.canary import Canary
 from serving.orchestrator.quality_watch.quality_watch import QualityWatch
 from serving.sessions.logged_generation import Admitted
 from serving.settings.moderation import JudgeConfig, ModerationConfig, PolicyConfig, RuleConfig
+from tests.fakes.embedder import ENCODER, CountingEmbedder, tiny_text_embedder
 from tests.fakes.engine import Script, ScriptedEngine
 from tests.serving.api.conftest import MODEL, Api, ApiMaker, Body, chat_body, text_body
 from tests.serving.api.grpc.serving_grpc import serving_grpc
@@ -146,6 +147,17 @@ async def test_choices_of_several_prompts_are_one_request(make_api: ApiMaker, re
     assert (admitted["choices"], admitted["prompt_tokens"], admitted["most_output_tokens"]) == (4, 3, 20)
     assert (sorted(ended["finish_reasons"]), ended["prompt_tokens"]) == (["length", "length", "length", "stop"], 3)
     assert first["cached_tokens"] == 0
+
+
+async def test_texts_that_are_embedded_are_a_request_without_an_answer(make_api: ApiMaker, tmp_path: Path) -> None:
+    log = log_of(tmp_path / "events")
+    api = make_api(encoder=tiny_text_embedder(tmp_path / "encoder", CountingEmbedder()), events=log)
+    assert (await api.post("/v1/embeddings", {"model": ENCODER, "input": "a cat", "user": "ada"})).status_code == 200
+    log.close()
+    admitted, ended = events_of(tmp_path / "events")
+    assert (_kind(admitted), admitted["data"]["choices"], admitted["data"]["model"]) == ("request.admitted", 0, ENCODER)
+    assert (_kind(ended), ended["data"]["outcome"], ended["data"]["output_tokens"]) == ("request.ended", "complete", 0)
+    assert (ended["data"]["protocol"], ended["data"]["user"] != "ada") == ("embeddings", True)
 
 
 @pytest.mark.parametrize(
