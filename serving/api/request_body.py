@@ -1,6 +1,7 @@
 """From a socket to a typed body, with a bound on everything: media type, coding, bytes, seconds."""
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeVar
 
 from starlette.exceptions import HTTPException
@@ -18,10 +19,15 @@ PARSED_IN_THREAD_ABOVE = 16 << 10  # bytes; so many take a few milliseconds at w
 B = TypeVar("B", bound=Body)
 
 
-async def read_typed(request: Request, kind: type[B], max_bytes: int) -> B:
-    """Raises HTTPException (408, 415), PayloadTooLargeError, RequestError, or ClientDisconnect."""
+async def read_typed(
+    request: Request, kind: type[B], max_bytes: int, before: Callable[[bytes], None] | None = None
+) -> B:
+    """`before` is given the bytes before they are parsed. Raises HTTPException (408, 415), PayloadTooLargeError,
+    RequestError, ClientDisconnect, or what `before` raises."""
     _check_headers(request)
     body = await _read(request, max_bytes)
+    if before is not None:
+        before(body)
     if len(body) > PARSED_IN_THREAD_ABOVE:
         return await asyncio.to_thread(_parsed, kind, body)
     return _parsed(kind, body)

@@ -9,9 +9,9 @@ from serving.api.chat_reply import ChatReply
 from serving.api.completion_body import CompletionBody
 from serving.api.completion_reply import CompletionReply
 from serving.api.connection import while_connected
+from serving.api.generating_body import read_generating
 from serving.api.generation import Generation
 from serving.api.queue_notice import is_wanted, notice_of, with_notices
-from serving.api.request_body import read_typed
 from serving.api.sampling_body import SamplingBody
 from serving.api.service import Service
 from serving.api.sse import EventStream
@@ -20,13 +20,13 @@ from serving.api.stream_routes import on_break, start_durable
 
 def text_routes(service: Service, max_body_bytes: int) -> list[Route]:
     async def chat(request: Request) -> Response:
-        body = await read_typed(request, ChatBody, max_body_bytes)
+        body = await read_generating(request, ChatBody, max_body_bytes, service)
         _check(service, body)
         reply = ChatReply(service, body, request.state.caller)
         return await _answer(service, request, reply, body)
 
     async def completions(request: Request) -> Response:
-        body = await read_typed(request, CompletionBody, max_body_bytes)
+        body = await read_generating(request, CompletionBody, max_body_bytes, service)
         _check(service, body)
         reply = CompletionReply(service, body, request.state.caller)
         return await _answer(service, request, reply, body)

@@ -154,6 +154,12 @@ class Gateway:
             if wish_is_known or (principal.best_priority is principal.priority and len(self._queues) < 2):
                 self._queue_of(model).knock(class_of(principal, wished))
 
+    def knock_with(self, principal: Principal, body: bytes) -> None:
+        """As `knock`, once a body is here and before it is parsed: without the word it has no wish for a class, and
+        with one model none for another."""
+        if len(self._queues) < 2 and b"priority" not in body:
+            self.knock(principal)
+
     def preparing(self, model: str = "") -> AbstractContextManager[None]:
         """Around the rendering and encoding of a prompt: whoever knocks meanwhile comes after it."""
         return self._queue_of(model).preparing()

@@ -8,6 +8,7 @@ from starlette.routing import Route
 from serving.api.chat_reply import text_request
 from serving.api.connection import while_connected
 from serving.api.error_reply import error_object
+from serving.api.generating_body import read_generating
 from serving.api.messages.body import CountTokensBody, MessagesBody
 from serving.api.messages.error_shape import anthropic_shape
 from serving.api.messages.reply import MessagesReply, event_frame
@@ -22,7 +23,7 @@ PING = event_frame({"type": "ping"})
 
 def message_routes(service: Service, max_body_bytes: int) -> list[Route]:
     async def messages(request: Request) -> Response:
-        body = await read_typed(request, MessagesBody, max_body_bytes)
+        body = await read_generating(request, MessagesBody, max_body_bytes, service)
         service.check_served(body.model)
         reply = MessagesReply(service, body, request.state.caller)
         request.state.generation = reply.generation

@@ -13,8 +13,8 @@ from starlette.routing import Route
 from serving.api.connection import while_connected
 from serving.api.error_reply import error_code
 from serving.api.files.routes import limit_of
+from serving.api.generating_body import read_generating
 from serving.api.queue_notice import is_wanted, notice_of, with_notices
-from serving.api.request_body import read_typed
 from serving.api.responses.body import INCLUDES, ResponsesBody
 from serving.api.responses.items import shown
 from serving.api.responses.live import LiveResponses
@@ -37,7 +37,7 @@ def response_routes(turns: TurnService, live: LiveResponses, max_body_bytes: int
     service = turns.service
 
     async def create(request: Request) -> Response:
-        body = await read_typed(request, ResponsesBody, max_body_bytes)
+        body = await read_generating(request, ResponsesBody, max_body_bytes, service)
         service.check_model(body.model)
         made = MadeResponse(turns, body, request.state.caller)
         request.state.generation = made.generation

@@ -292,6 +292,9 @@ async def test_overload_goes_up_the_ladder_and_comes_down_again(clock: Clock) ->
     gateway.knock(who, wish_is_known=False)  # may wish for that
     with pytest.raises(OverloadedError):
         gateway.knock(principal(), wish_is_known=False)  # may not
+    gateway.knock_with(who, b'{"priority": "interactive"}')
+    with pytest.raises(OverloadedError):
+        gateway.knock_with(who, b'{"prompt": "a wish for nothing"}')
     async with gateway.admit(who, ask("lost", continues=True)) as resumed:
         assert resumed.output_cap is None
     for lease, events in begun:
