@@ -17,6 +17,7 @@ class CodeInterpreterConfig:
 
     interpreter: Path = Path("/usr/bin/python3")  # a Python under /usr
     concurrent: int = 4  # programs that run at once
+    tenant_concurrent: int | None = None  # of one tenant; None: half of them
     seconds: float = 10.0
     memory_bytes: int = 512 << 20
     processes: int = 16
@@ -71,6 +72,11 @@ def _faults(config: ToolsConfig) -> Iterator[tuple[str, str]]:
         for name, bound in least.items():
             if getattr(code, name) < bound:
                 yield f"code_interpreter.{name}", f"must be at least {bound}, not {getattr(code, name)}"
+        if code.tenant_concurrent is not None and not 1 <= code.tenant_concurrent <= code.concurrent:
+            yield (
+                "code_interpreter.tenant_concurrent",
+                f"must be in 1 .. concurrent ({code.concurrent}), not {code.tenant_concurrent}",
+            )
         yield from _seconds("code_interpreter.seconds", code.seconds)
     if web is not None:
         if web.search_url is None and not web.fetch:

@@ -1,8 +1,9 @@
 """Python that the model writes, run in the sandbox, with the turn's files beside it."""
 
-import asyncio
+import time
 from typing import Any
 
+from serving.orchestrator.tools.fair_places import FairPlaces
 from serving.orchestrator.tools.registry import ToolResult, ToolScope
 from serving.orchestrator.tools.sandbox import Sandbox, SandboxResult
 
@@ -10,14 +11,14 @@ _ENDINGS = {"time_limit": "it was stopped: it ran too long", "memory_limit": "it
 
 
 class CodeInterpreter:
-    """At most `concurrent` programs run at once; the others wait for their turn."""
+    """At most `concurrent` programs run at once, and so many of one tenant; the others wait for their turn."""
 
     name = "code_interpreter"
     idempotent = True  # a program leaves nothing behind but the files that it gives back
 
-    def __init__(self, sandbox: Sandbox, *, concurrent: int = 4) -> None:
+    def __init__(self, sandbox: Sandbox, *, concurrent: int = 4, tenant_concurrent: int = 2) -> None:
         self._sandbox = sandbox
-        self._free = asyncio.Semaphore(concurrent)
+        self._places = FairPlaces(concurrent, tenant_concurrent, "programs")
 
     @property
     def description(self) -> str:
@@ -33,7 +34,9 @@ class CodeInterpreter:
         return {"type": "object", "properties": {"code": code}, "required": ["code"], "additionalProperties": False}
 
     async def run(self, arguments: dict[str, Any], scope: ToolScope) -> ToolResult:
-        async with self._free:
+        # What is left of the call's time when it gets its place is enough for a program.
+        patience = scope.deadline - time.monotonic() - self._sandbox.limits.seconds
+        async with self._places.place(scope.tenant, patience):
             result = await self._sandbox.run(arguments["code"], scope.files)
         facts = {
             "outcome": result.outcome,

@@ -49,7 +49,11 @@ class Toolbox:
             folder_bytes=config.folder_bytes,
             output_bytes=config.output_bytes,
         )
-        tool = CodeInterpreter(Sandbox(limits, config.interpreter), concurrent=config.concurrent)
+        tool = CodeInterpreter(
+            Sandbox(limits, config.interpreter),
+            concurrent=config.concurrent,
+            tenant_concurrent=config.tenant_concurrent or max(1, config.concurrent // 2),
+        )
         # A call may wait until another's program has ended.
         self.registry.add(tool, seconds=4 * config.seconds + 10)
 
