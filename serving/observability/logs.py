@@ -12,6 +12,9 @@ import traceback
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
+# Made once: `json.dumps` makes one for each value where it is asked for anything but its defaults.
+_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
 LogFormat = Literal["json", "text"]
 
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
@@ -49,14 +52,12 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
             **_fields(record),
         }
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return _encode(line)
 
 
 class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(
-            f" {key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in _fields(record).items()
-        )
+        fields = "".join(f" {key}={_encode(value)}" for key, value in _fields(record).items())
         return f"{_timestamp(record)} {record.levelname.lower():<7} {record.getMessage()}{fields}"
 
 
