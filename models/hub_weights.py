@@ -22,6 +22,8 @@ from sharding.params import Placement
 AnyFiles = TensorFiles | UnpackedFiles | PackedFiles
 
 CHUNK_BYTES = 8 << 20  # of a tensor read at once
+# Models for embedding are saved without what gives logits, and then the hub's names do not say inside of what they lie.
+_INSIDE, _BARE = "model.", "embed_tokens.weight"
 ALIGNMENT = 64  # bytes; the CPU device takes over a host buffer that is aligned so
 
 
@@ -38,6 +40,9 @@ class HubWeights:
         packed: Sequence[str] = (),
     ) -> None:
         """`packed` are the tensors that the checkpoint has in fewer bits, as `layout` says, and that stay so."""
+        if _BARE in files and _INSIDE + _BARE in table:
+            table = {name.removeprefix(_INSIDE): entry for name, entry in table.items()}
+            packed = [name.removeprefix(_INSIDE) for name in packed]
         widened = [name for name, entry in table.items() if isinstance(entry, Tensor) and entry.packed]
         self._packed = PackedFiles(files, layout, packed) if layout is not None else None
         self._files = self._packed or (UnpackedFiles(files, widened) if widened else files)

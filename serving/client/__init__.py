@@ -9,7 +9,7 @@
             async for chunk in chunks:
                 print(chunk.text, end="")
 
-client       Client: generate, chat, stream, stream_chat, models, tokenize, is_ready
+client       Client: generate, chat, stream, stream_chat, embed, models, tokenize, is_ready
 parameters   what a generation may be asked for           replies    what comes back
 errors       ClientError: what went wrong, and whether asking again can help
 retry        when a call is made again                    schema     the messages, compiled from proto/
@@ -27,7 +27,7 @@ from serving.client.errors import (
     Unavailable,
 )
 from serving.client.parameters import Message, Parameters
-from serving.client.replies import Choice, Chunk, Model, Reply, TokenLogprobs, ToolCall, Usage
+from serving.client.replies import Choice, Chunk, Embeddings, Model, Reply, TokenLogprobs, ToolCall, Usage
 from serving.client.retry import RetryPolicy
 from serving.client.stream import Stream
 from serving.client.transport import Tls
@@ -39,6 +39,7 @@ __all__ = [
     "Client",
     "ClientError",
     "DeadlineExceeded",
+    "Embeddings",
     "InvalidRequest",
     "Message",
     "Model",

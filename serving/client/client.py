@@ -9,8 +9,8 @@ from grpc_health.v1 import health_pb2
 
 from serving.client import schema
 from serving.client.errors import Unavailable
-from serving.client.parameters import Message, Parameters, chat_request, prompt_request
-from serving.client.replies import Model, Reply, model_of, reply_of
+from serving.client.parameters import Message, Parameters, chat_request, embed_request, prompt_request
+from serving.client.replies import Embeddings, Model, Reply, embeddings_of, model_of, reply_of
 from serving.client.retry import Deadline, RetryPolicy, attempted
 from serving.client.stream import Stream
 from serving.client.transport import Tls, open_channel
@@ -84,6 +84,18 @@ class Client:
     async def detokenize(self, tokens: Sequence[int], *, timeout: float | None = None) -> str:
         request = schema.DetokenizeRequest(tokens=tokens)
         return (await self._unary("Detokenize", request, schema.DetokenizeReply, timeout)).prompt
+
+    async def embed(
+        self,
+        texts: str | Sequence[str] | Sequence[Sequence[int]],
+        *,
+        model: str | None = None,
+        dimensions: int | None = None,
+        timeout: float | None = None,
+    ) -> Embeddings:
+        """A vector of each text; texts may be token ids, which are taken without the model's marks."""
+        request = embed_request(texts, model, dimensions)
+        return embeddings_of(await self._unary("Embed", request, schema.EmbedReply, timeout))
 
     async def is_ready(self, *, timeout: float | None = 5.0) -> bool:
         """Whether the server's engine takes requests. False where nobody answers."""

@@ -75,6 +75,17 @@ def chat_request(messages: Sequence[Message], parameters: Parameters) -> Any:
     return schema.GenerateRequest(messages={"messages": list(map(_message, messages))}, **_fields(parameters))
 
 
+def embed_request(
+    texts: str | Sequence[str] | Sequence[Sequence[int]], model: str | None, dimensions: int | None
+) -> Any:
+    """Raises TypeError for texts of two kinds."""
+    given = [texts] if isinstance(texts, str) else list(texts)
+    named: dict[str, Any] = {"texts": given}
+    if not all(isinstance(text, str) for text in given):
+        named = {"token_ids": [{"ids": ids} for ids in given]}
+    return schema.EmbedRequest(**named, model=model, dimensions=dimensions)
+
+
 def _fields(parameters: Parameters) -> dict[str, Any]:
     given: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
     unknown = given.keys() - Parameters.__annotations__.keys()

@@ -102,6 +102,18 @@ class Model:
     max_model_len: int  # tokens, of prompt and output together
 
 
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    model: str
+    vectors: tuple[tuple[float, ...], ...]  # in the order of the texts
+    prompt_tokens: int  # of all texts
+
+
+def embeddings_of(message: Any) -> Embeddings:
+    vectors = tuple(tuple(vector.values) for vector in message.embeddings)
+    return Embeddings(message.model, vectors, message.prompt_tokens)
+
+
 def reply_of(message: Any) -> Reply:
     return Reply(
         id=message.id,

@@ -113,10 +113,10 @@ class Executor:
             shared = (layouts, last.weights, self.pool, self._rows, limits.decode_rounds)
             self._adapted = compile_adapted(adapters, last.program, *shared, progress)
 
-        self._pooler: Pooler | None = None
+        self.pooler: Pooler | None = None
         if unit_vectors is not None:
             num_rows = limits.shards * limits.max_num_seqs
-            self._pooler = Pooler(self.programs, num_rows, last.mesh, unit=unit_vectors, progress=progress)
+            self.pooler = Pooler(self.programs, num_rows, last.mesh, unit=unit_vectors, progress=progress)
 
     def page_exchange(self) -> PageExchange:
         """What copies pages out of the pool and into it; compiles its programs."""
@@ -146,7 +146,7 @@ class Executor:
 
     @property
     def programs_compiled(self) -> int:
-        others = (self._earlier, self._verifier, self._drafter, self._adapted, self._pooler)
+        others = (self._earlier, self._verifier, self._drafter, self._adapted, self.pooler)
         return self.programs.count + sum(part.count for part in others if part is not None)
 
     def dispatch(self, plan: StepPlan) -> "PendingStep | PendingGuesses":
@@ -186,9 +186,9 @@ class Executor:
         """[S, D] the vectors of texts that end in this step; None where none does."""
         if not any(r.pools for r in plan.ranges):
             return None
-        if self._pooler is None:
+        if self.pooler is None:
             raise ValueError("a step with texts, for which no programs were compiled")
-        return self._pooler.pool(plan, batch, hidden)
+        return self.pooler.pool(plan, batch, hidden)
 
     def _programs_of(self, batch: PackedBatch) -> tuple[Programs | AdaptedPrograms, Any]:
         """The programs for a step, and the weights that they take."""

@@ -8,6 +8,8 @@ from typing import Any, TypeVar, cast
 import grpc
 import grpc.aio
 
+from serving.api.embedding import embedded
+from serving.api.grpc.embed_messages import embed_reply, embed_request
 from serving.api.grpc.front import Call, GrpcFront
 from serving.api.grpc.reply import GrpcReply
 from serving.api.grpc.request_table import (
@@ -44,6 +46,7 @@ class GenerationCalls:
             "ListModels": whole(cast(Any, self._list_models)),
             "Tokenize": whole(cast(Any, self._tokenize)),
             "Detokenize": whole(cast(Any, self._detokenize)),
+            "Embed": whole(cast(Any, self._embed)),
         }
         return grpc.method_handlers_generic_handler(schema.SERVICE, methods)
 
@@ -84,6 +87,13 @@ class GenerationCalls:
         async with self._front.call(context, "Detokenize"):
             body = await _typed(context, detokenize_body)
             return schema.DetokenizeReply(prompt=decoded_tokens(self._service, body)).SerializeToString()
+
+    async def _embed(self, _: object, context: Context) -> bytes:
+        async with self._front.call(context, "Embed") as call:
+            asked = await _typed(context, embed_request)
+            with named_for_client(asked.names):
+                made = await embedded(self._service, asked.body, call.caller)
+            return await asyncio.to_thread(embed_reply, made)
 
     def _reply(self, call: Call, asked: Asked) -> GrpcReply:
         reply = GrpcReply(self._service, asked.body, call.caller)

@@ -131,6 +131,7 @@ class ApiMaker:
         tracing: Tracing | None = None,
         files: FilesConfig | None = None,
         encoder: TextEmbedder | None = None,
+        model_embedder: TextEmbedder | None = None,
         retrieval: RetrievalConfig | None = None,
         moderation: ModerationConfig | None = None,
         memories: Memories | None = None,
@@ -161,6 +162,8 @@ class ApiMaker:
             retrieval=retrieval,
             memories=memories,
             encoder=encoder and replace(encoder, embedder=gateway.guard_embedder(encoder.embedder)),
+            model_embedder=model_embedder
+            and replace(model_embedder, embedder=gateway.guard_embedder(model_embedder.embedder)),
             adapters=AdapterNames(engine, MODEL) if adapters else None,
             moderation=moderation and moderation_of(moderation, encoder, metrics.registry),
             events=events,
