@@ -96,8 +96,11 @@ class Bench:
         self.executor = Executor(model, llama.shape(config), limits, attention_body("reference"), jnp.dtype("float32"))
         self.exchange: PageExchange = self.executor.page_exchange()
 
-    def run(self, setting: Setting, talks: list[Talk], answer: int, folder: Path) -> Outcome:
-        """Every talk to its end, USERS of them at a time; the one that waited longest is next."""
+    def run(
+        self, setting: Setting, talks: list[Talk], answer: int, folder: Path, before: list[Talk] | None = None
+    ) -> Outcome:
+        """Every talk to its end, USERS of them at a time; the one that waited longest is next. What comes `before` is
+        not measured."""
         tiers = self._tiers(setting, folder) if setting.host_pages else None
         scheduler = Scheduler(
             max_model_len=WINDOW,
@@ -113,6 +116,8 @@ class Bench:
         news = threading.Event()
         if tiers is not None:
             tiers.call_on_news(news.set)
+        if before is not None:
+            self._talk(loop, deque(before), answer, news)
         begin = time.process_time()
         outcome = self._talk(loop, deque(talks), answer, news)
         outcome.seconds = time.process_time() - begin
@@ -193,9 +198,9 @@ def agents() -> list[Talk]:
     return [iter([[*system, *tokens(draw, 64)], *(tokens(draw, 128) for _ in range(7))]) for _ in range(8)]
 
 
-def strangers() -> list[Talk]:
+def strangers(seed: int = 4) -> list[Talk]:
     """Nobody has anything in common with anybody."""
-    draw = Random(4)
+    draw = Random(seed)
     return [iter([tokens(draw, 640)]) for _ in range(24)]
 
 
@@ -239,10 +244,10 @@ def _cost(bench: Bench, rounds: int, folder: Path) -> Table:
     table = Table("no hits", "runs", "seconds to those of the device alone: median", "least", "most")
     for setting in (OFF, HOST, DISK):
         ratios = []
-        before = bench.run(DEVICE, strangers(), 8, folder).seconds
+        before = bench.run(DEVICE, strangers(), 8, folder, strangers(5)).seconds
         for number in range(rounds):
-            seconds = bench.run(setting, strangers(), 8, folder / f"{setting.name}-{number}").seconds
-            after = bench.run(DEVICE, strangers(), 8, folder).seconds
+            seconds = bench.run(setting, strangers(), 8, folder / f"{setting.name}-{number}", strangers(5)).seconds
+            after = bench.run(DEVICE, strangers(), 8, folder, strangers(5)).seconds
             ratios.append(seconds / ((before + after) / 2))
             before = after
         table.add_row(

@@ -14,6 +14,7 @@ _COUNTERS = {
     "weft_prefix_tier_seconds_in": ("seconds_in", "Seconds of a thread that copied pages to a tier."),
     "weft_prefix_tier_seconds_out": ("seconds_out", "Seconds of a thread that copied pages from a tier."),
     "weft_prefix_tier_lost_pages": ("lost", "Pages that a tier could not take."),
+    "weft_prefix_tier_skipped_pages": ("skipped", "Pages given up without a copy, while none was seen to come back."),
     "weft_prefix_tier_damaged_pages": ("damaged", "Page files that did not hold what they should, and were removed."),
     "weft_prefix_tier_foreign_pages": (
         "foreign",

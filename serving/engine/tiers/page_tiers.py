@@ -5,7 +5,8 @@ there is a disk, which is to survive the process), else when it is evicted. It s
 device, so that its next eviction costs nothing. With a disk, each page that reaches host memory is written to a file.
 Both are bounded in pages and give up the one used longest ago.
 
-Copies in flight are bounded too. What does not fit is not copied: this is a cache.
+Copies in flight are bounded too. What does not fit is not copied: this is a cache. Nor is anything while no page of
+those lately computed had been computed before (`reuse.py`).
 """
 
 from collections import Counter, OrderedDict, deque
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from serving.engine.tiers.moves import Finished, Loaded, PageMover, Saved, Saving, Source, Tier, Written
+from serving.engine.tiers.reuse import Reuse
 from serving.engine.tiers.stats import TierCounters, TierStats
 
 BATCHES = 4  # in flight in each direction
@@ -65,6 +67,7 @@ class PageTiers:
         self._tickets = 0
         self._doomed: set[bytes] = set()  # forgotten while a copy needed their slot
         self._stale = 0  # uploads before this one were forgotten
+        self._reuse = Reuse()
 
     @property
     def is_copying(self) -> bool:
@@ -93,11 +96,14 @@ class PageTiers:
     def published(self, page: int, digest: bytes) -> None:
         """`page` holds what `digest` says once the plan being made has run."""
         self._published.append((page, digest))
+        self._reuse.came(digest, brought=digest in self._landed)
 
     def evicted(self, page: int, digest: bytes) -> None:
         """`page` is about to be written by the plan being made."""
         if digest in self._host:
             self._host.move_to_end(digest)
+        elif not self._reuse.is_worth_copying:
+            self.counters[Tier.HOST].skipped += 1
         elif digest not in self._landed and not self._save(page, digest):
             self.counters[Tier.HOST].lost += 1
 
@@ -108,6 +114,8 @@ class PageTiers:
         `page_of` says where a published page is now."""
         for message in self._mover.finished():
             self._hear(message)
+        if not self._reuse.is_worth_copying:
+            return
         if not self._disk_pages and free_pages * _EARLY_SHARE > self._device_pages:
             return
         while self._published:
@@ -167,6 +175,7 @@ class PageTiers:
     def forget(self) -> None:
         """Empties all tiers: their pages were computed with weights that are gone. Copies in flight come to nothing."""
         self._published.clear()
+        self._reuse.forget()
         self._stale = self._tickets
         self._doomed = {digest for digest in self._host if self._users[digest]}
         for digest in [digest for digest in self._host if digest not in self._doomed]:

@@ -20,6 +20,7 @@ class TierStats:
     seconds_in: float = 0.0  # counter, of its threads
     seconds_out: float = 0.0
     lost: int = 0  # counter, pages that were not kept: copies in flight left no room, or the disk refused them
+    skipped: int = 0  # counter, pages that were given up without a copy while no page was seen to come back
     damaged: int = 0  # counter, files that did not hold what they should, and are gone
     foreign: int = 0  # files of another model or layout, found at the start and removed
 
@@ -32,6 +33,7 @@ class TierCounters:
     seconds_in: float = 0.0
     seconds_out: float = 0.0
     lost: int = 0
+    skipped: int = 0
     damaged: int = 0
     foreign: int = 0
     _rates: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
@@ -63,6 +65,7 @@ class TierCounters:
             seconds_in=self.seconds_in,
             seconds_out=self.seconds_out,
             lost=self.lost,
+            skipped=self.skipped,
             damaged=self.damaged,
             foreign=self.foreign,
         )

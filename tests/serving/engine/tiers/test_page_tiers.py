@@ -151,3 +151,18 @@ def test_what_is_forgotten_is_found_nowhere_and_nothing_leaks() -> None:
     assert not tiers.on(Tier.HOST) + tiers.on(Tier.DISK)
     assert tiers.files == {}
     assert not tiers.tiers.is_copying
+
+
+def test_what_is_never_asked_for_again_is_not_copied_until_something_is() -> None:
+    tiers = Tiers(host_pages=8, disk_pages=8)
+    for stranger in range(1000, 1200):
+        tiers.tiers.published(0, digest(stranger))
+    tiers.plan(3)
+    tiers.plan()
+    assert tiers.on(Tier.HOST) == []
+    assert tiers.tiers.counters[Tier.HOST].skipped == 1
+    for known in range(1000, 1010):
+        tiers.tiers.published(0, digest(known))
+    tiers.plan(3)
+    tiers.plan()
+    assert tiers.tiers.find(digest(3)) is Tier.HOST
