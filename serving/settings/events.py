@@ -9,7 +9,7 @@ from serving.errors import ConfigError
 
 Sink = Literal["sqlite", "redis"]
 Names = Literal["hashed", "plain"]
-Group = Literal["request", "tool", "moderation", "engine", "server", "canary", "feedback"]
+Group = Literal["request", "tool", "moderation", "engine", "server", "canary"]
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
+from redis import Redis
 
 from serving.api.batches.batch_lines import Line
 from serving.api.batches.line_work import answered
@@ -20,16 +21,21 @@ from serving.api.drain import Drain
 from serving.api.resumed_generation import resumed_events
 from serving.api.status.board import StatusBoard
 from serving.api.stream_routes import CHAT as CHAT_PROTOCOL
+from serving.app import build_events
 from serving.client import Client
+from serving.config import Deployment, ModelConfig
 from serving.engine.request import FinishReason
 from serving.events.event import event_schemas
 from serving.gateway.principal import Principal, anonymous
+from serving.observability.metrics import Metrics
 from serving.orchestrator.quality_watch.canary import Canary
 from serving.orchestrator.quality_watch.quality_watch import QualityWatch
 from serving.sessions.logged_generation import Admitted
+from serving.settings.events import EventsConfig
 from serving.settings.moderation import JudgeConfig, ModerationConfig, PolicyConfig, RuleConfig
 from tests.fakes.embedder import ENCODER, CountingEmbedder, tiny_text_embedder
 from tests.fakes.engine import Script, ScriptedEngine
+from tests.fakes.redis_server import RedisServer
 from tests.serving.api.conftest import MODEL, Api, ApiMaker, Body, chat_body, text_body
 from tests.serving.api.grpc.serving_grpc import serving_grpc
 from tests.serving.api.listening import listening
@@ -296,6 +302,24 @@ async def test_canaries_drains_and_restarts_are_recorded(make_api: ApiMaker, rec
     assert [event["data"]["score"] for event in others[:2]] == [1.0, 0.0]
     assert (others[2]["data"]["started_at"], others[2]["subject"]) == (1_700_000_100.0, MODEL)
     assert (others[3]["data"]["open_streams"], others[3]["data"]["left_streams"]) == (0, 0)
+
+
+async def test_a_server_that_lives_ships_what_happens_to_redis(
+    make_api: ApiMaker, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    config = EventsConfig(outbox=tmp_path / "events", sink="redis", redis=redis_server.url, stream=f"e {tmp_path}")
+    deployment = Deployment(name="d", model=ModelConfig(checkpoint=tmp_path), events=config)
+    api = make_api(make_api.says("Hello."), events=build_events(deployment, Metrics("d")))
+    found: Any = []
+    with Redis.from_url(redis_server.url) as client:
+        async with asyncio.timeout(PATIENCE), api.app.router.lifespan_context(api.app):
+            await api.post(TEXT, text_body())
+            while len(found) < 3:
+                await asyncio.sleep(0.01)
+                found = client.xrange(config.stream)
+    kinds = [fields[b"type"].decode() for _, fields in found]
+    assert kinds == [f"weft.request.{what}.v1" for what in ("admitted", "first_token", "ended")]
+    assert [json.loads(fields[b"event"]) for _, fields in found] == events_of(config.outbox)
 
 
 async def test_nothing_that_was_said_or_named_is_in_the_log(
