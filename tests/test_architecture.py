@@ -25,6 +25,7 @@ USES_JAX = {
     "device_memory.py",
     "weights_source.py",
     "encoder.py",
+    "pooler.py",
     "hosts.py",
     "placement.py",
     "reduced_precision.py",

@@ -43,8 +43,6 @@ def token_routes(first: Service, max_body_bytes: int) -> list[Route]:
 
 def model_routes(service: Service) -> list[Route]:
     windows = windows_of(service)
-    for embedder in service.embedders:
-        windows.setdefault(embedder.name, embedder.facts.max_tokens)
 
     def card(name: str, window: int) -> dict[str, Any]:
         facts = {"created": service.card.created, "owned_by": service.card.owned_by, "max_model_len": window}
@@ -76,6 +74,8 @@ def windows_of(service: Service) -> dict[str, int]:
     windows = {one.card.name: one.card.max_model_len for one in service.every}
     for rule in service.routing.rules:
         windows[rule.model] = max(windows.get(rule.model, 0), windows[rule.target])
+    for embedder in service.embedders:
+        windows.setdefault(embedder.name, embedder.facts.max_tokens)
     return windows
 
 
