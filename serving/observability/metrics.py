@@ -95,10 +95,6 @@ class EngineCollector(Collector):
         self._last = dict.fromkeys(_FIELDS, 0.0)
         self._offset = dict.fromkeys(_FIELDS, 0.0)  # to be added to its numbers
 
-    def fell_back(self, answered_by: str, reason: str) -> None:
-        """A request for this model went to another."""
-        self._families.fallbacks.labels(self._model_name, answered_by, reason).inc()
-
     @property
     def has_met_engine(self) -> bool:
         return self._started_at is not None

@@ -110,9 +110,10 @@ class MadeResponse:
     async def _choose(self, turn: TurnRequest) -> None:
         """The model of the whole turn. What may be left out of the prompt need not fit."""
         offered = OfferedTools(here=self._service.toolbox.registry.offered(turn.server_tools), clients=list(turn.tools))
+        messages = list(turn.messages)
         asked = TextRequest(
             request_id=turn.request_id,
-            messages=list(turn.messages),
+            messages=messages,
             tools=None if turn.tool_choice == "none" else offered.shown,
             grammar=turn.grammar,
             chat_template_kwargs=turn.chat_template_kwargs,
@@ -120,7 +121,7 @@ class MadeResponse:
             may_fall_back=self._body.fallback is not False,
             priority=turn.priority,
         )
-        least = asked if turn.truncation == "disabled" else replace(asked, messages=asked.messages[-1:])
+        least = asked if turn.truncation == "disabled" else replace(asked, messages=messages[-1:])
         choice = await chosen_model(self._service, [asked], self._caller, least=[least])
         self._service = choice.service
         self.generation.use(choice.service)

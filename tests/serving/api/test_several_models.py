@@ -1,7 +1,10 @@
 """Two models behind one API: chosen by name and by rules, and the smaller one in place of the larger."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from serving.observability.metrics import Metrics
 from serving.settings.routing import RoutingConfig, RoutingRule
 from tests.fakes.engine import ScriptedEngine
 from tests.serving.api.conftest import Api, ApiMaker, Body
+from tests.serving.gateway.asks import ask, principal
 
 BIG_WINDOW, SMALL_WINDOW = 4096, 1024
 ROUTING = RoutingConfig(
@@ -34,10 +38,11 @@ NOTICE = {"asked": "big", "answered_by": "small", "reason": "engine_down"}
 
 class Killable(ScriptedEngine):
     alive = True
+    crowd = 0  # streams of others
 
     async def stats(self) -> EngineStats:
         self._check()
-        return await super().stats()
+        return replace(await super().stats(), running=self.crowd, waiting=self.crowd)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         self._check()
@@ -130,6 +135,22 @@ async def test_while_the_engine_is_away_the_smaller_model_answers_and_says_so(pa
     while (back := await pair.ask()).json()["model"] != "big":
         pass
     assert "fallback" not in back.json()
+
+
+async def test_a_model_with_more_to_do_than_it_can_gives_its_requests_to_the_smaller_one(pair: Pair) -> None:
+    pair.big.crowd = 8  # as many as its batch has rows
+    gateway = pair.service.gateway
+    async with AsyncExitStack() as held:
+        for number in range(100):
+            if gateway.load("big", principal(), None).is_over:
+                break
+            await held.enter_async_context(gateway.admit(principal(), replace(ask(f"r{number}"), base="big")))
+            await asyncio.sleep(0)  # the gateway looks at the engine meanwhile
+        reply = (await pair.ask()).json()
+        assert (reply["model"], reply["fallback"]) == ("small", {**NOTICE, "reason": "engine_full"})
+        refused = await pair.ask(fallback=False)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "queue_too_long")
+        assert (await pair.ask(model="small")).status_code == 200  # its queue is its own
 
 
 async def test_messages_and_responses_say_so_too(pair: Pair) -> None:
