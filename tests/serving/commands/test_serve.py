@@ -12,6 +12,7 @@ import pytest
 from serving.cli import build_parser, main
 from serving.commands import serve
 from serving.commands.deployment_flags import deployment_from
+from serving.engine.sockets import socket_of
 from serving.lifeline import Status
 from serving.supervisor import EXIT_SETUP
 
@@ -21,6 +22,7 @@ class ScriptedProcess:
 
     started: list[list[str]]
     code: int
+    expected: int  # how many there will be
 
     def __init__(self) -> None:
         self.last_lines = ["the last words"]
@@ -37,7 +39,7 @@ class ScriptedProcess:
             return child
         on_line("hello")
         on_status(Status("ready", ready=True, url="http://here"))
-        if len(cls.started) == 2:
+        if len(cls.started) == cls.expected:
             os.kill(os.getpid(), signal.SIGTERM)
         return child
 
@@ -54,7 +56,7 @@ class ScriptedProcess:
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedProcess]:
-    fresh = type("Fresh", (ScriptedProcess,), {"started": [], "code": 0})
+    fresh = type("Fresh", (ScriptedProcess,), {"started": [], "code": 0, "expected": 2})
     monkeypatch.setattr(serve, "ChildProcess", fresh)
     return fresh
 
@@ -74,6 +76,21 @@ def test_both_processes_get_the_deployment_and_one_socket_and_sigterm_ends_them(
     shown = capsys.readouterr().err
     assert "ready at http://here" in shown
     assert "engine | hello" in shown
+
+
+def test_each_further_model_has_an_engine_of_its_own_at_a_socket_of_its_own(
+    processes: type[ScriptedProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processes.expected = 3
+    file = tmp_path / "d.toml"
+    file.write_text('name = "big"\nmodel = {checkpoint = "big"}\nmodels.small.model = {checkpoint = "small"}\n')
+    assert main(["serve", str(file)]) == 0
+    commands = [command[command.index("serving") + 1 :] for command in processes.started]
+    first, further, api = [build_parser(command[0]).parse_args(command) for command in commands]
+    assert [command[0] for command in commands] == ["engine", "engine", "api"]
+    assert (first.serves, further.serves) == (None, "small")
+    assert further.socket == socket_of(api.socket, 1) != first.socket == api.socket
+    assert "engine:small | hello" in capsys.readouterr().err
 
 
 def test_a_child_with_a_setup_error_ends_it_with_the_same_code(
