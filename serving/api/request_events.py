@@ -83,7 +83,7 @@ class RecordedRequest(RequestEvents):
         ask = lease.ask
         self._model = ask.model
         if self._log.with_text:
-            self._prompts = tuple(prompt.prompt_text or "" for prompt in prepared)
+            self._prompts = tuple(self._log.text_of(prompt.prompt_text or "") or "" for prompt in prepared)
         self._add(
             RequestAdmitted(
                 **self._named(),
@@ -136,7 +136,7 @@ class RecordedRequest(RequestEvents):
                 prompts=self._prompts,
                 outputs=None
                 if self._prompts is None
-                else tuple("".join(pieces) for _, pieces in sorted(self._texts.items())),
+                else tuple(self._log.text_of("".join(pieces)) or "" for _, pieces in sorted(self._texts.items())),
             )
         )
 

@@ -55,6 +55,10 @@ class EventLog:
         """A key or a user of the tenant's, as events have it."""
         return ""
 
+    def text_of(self, text: str) -> str | None:
+        """What somebody wrote, as events have it; None: they do not."""
+        return None
+
     async def erase(self, tenant: str, user: str | None, dry_run: bool) -> Mapping[str, int]:
         """What there is of a user, or of the whole tenant; unless it is only looked at, it is gone. Raises
         OverloadedError."""
@@ -127,7 +131,7 @@ class WrittenEventLog(EventLog):
 
     def name_of(self, tenant: str, user: str) -> str:
         if self._config.users == "plain":
-            return user
+            return _writable(user)
         named = f"{len(tenant)}:{tenant}:{user}".encode(errors="surrogatepass")
         return hashlib.blake2b(named, key=self._secret, digest_size=12).hexdigest()
 
@@ -139,6 +143,9 @@ class WrittenEventLog(EventLog):
             return self._outbox.erase(tenant, names, dry_run=dry_run)
 
         return {"events": await on_disk(work)}
+
+    def text_of(self, text: str) -> str | None:
+        return _writable(text) if self.with_text else None
 
     async def run(self) -> None:
         if self._relay is not None:
@@ -231,3 +238,8 @@ class WrittenEventLog(EventLog):
         if not self._failing:
             log_event(logger, "events not written", level=logging.ERROR, reason=str(error), waiting=len(self._pending))
         self._failing = True
+
+
+def _writable(text: str) -> str:
+    """What JSON cannot hold, halves of surrogate pairs, as question marks: an event fails nobody's request."""
+    return text.encode(errors="replace").decode()

@@ -22,7 +22,7 @@ from serving.folder_worker import FolderWorker
 from serving.observability.logs import log_event
 
 ANSWER_SECONDS = 5.0  # to connect, and for an answer
-MOST_AT_ONCE = 500
+MOST_AT_ONCE, MOST_BYTES_AT_ONCE = 500, 4 << 20  # the latter but for one that is larger by itself
 
 # KEYS: stream, positions. ARGV: outbox, length, then position, id, type and event of each. Gives what is new to Redis.
 _SHIP = """
@@ -87,7 +87,12 @@ class Relay:
 
     def _next(self) -> tuple[str, list[Entry]] | None:
         """The outbox's name, and what goes next."""
-        entries = self._outbox.read(self._outbox.position(self.reader), MOST_AT_ONCE)
+        entries, size = [], 0
+        for entry in self._outbox.read(self._outbox.position(self.reader), MOST_AT_ONCE):
+            size += len(entry.event)
+            if entries and size > MOST_BYTES_AT_ONCE:
+                break
+            entries.append(entry)
         return (self._outbox.name, entries) if entries else None
 
     async def _send(self, outbox: str, entries: Sequence[Entry]) -> None:

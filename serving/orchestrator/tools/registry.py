@@ -179,7 +179,7 @@ class ToolRegistry:
     def _record_call(self, name: str, arguments: str, scope: ToolScope) -> None:
         log = self.events
         if log.records(ToolCalled.group, scope.request_id):
-            told = arguments if log.with_text else None
+            told = log.text_of(arguments)
             user = log.name_of(scope.tenant, scope.user) if scope.user else None
             log.add(ToolCalled(tenant=scope.tenant, user=user, tool=name, arguments=told), scope.request_id)
 
@@ -195,7 +195,7 @@ class ToolRegistry:
             tool=name,
             outcome=outcome,
             seconds=seconds,
-            result=result.text if result is not None and log.with_text else None,
+            result=None if result is None else log.text_of(result.text),
         )
         log.add(ended, scope.request_id)
 

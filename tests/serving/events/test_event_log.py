@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from serving.events import event_log
 from serving.events.event_log import EventLog
+from serving.events.event_types import ToolCalled
 from serving.events.outbox import Outbox
 from tests.serving.events.recording import drained, events_of, log_of
 
@@ -95,6 +96,14 @@ def test_users_are_hashes_that_cannot_be_had_without_the_secret(tmp_path: Path) 
     assert plain.name_of("acme", "ada") == "ada"
     for one in (log, other, again, plain):
         one.close()
+
+
+def test_what_json_cannot_hold_fails_nobody(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "events", text=True, users="plain")
+    log.add(ToolCalled(tenant="t", tool="x", user=log.name_of("t", "a\udcff"), arguments=log.text_of("\ud800")))
+    log.close()
+    (event,) = events_of(tmp_path / "events")
+    assert (event["data"]["user"], event["data"]["arguments"]) == ("a?", "?")
 
 
 def test_text_is_warned_of_at_the_start_and_marked_in_each_event(

@@ -10,7 +10,7 @@ from redis import Redis
 
 from serving.events.event_metrics import EventMetrics
 from serving.events.outbox import Outbox
-from serving.events.relay import MOST_AT_ONCE, Relay
+from serving.events.relay import MOST_AT_ONCE, MOST_BYTES_AT_ONCE, Relay
 from tests.fakes.redis_server import RedisServer
 from tests.serving.events.recording import entry
 
@@ -58,6 +58,14 @@ async def test_all_that_is_in_the_outbox_is_shipped_once_and_in_its_order(shippe
     await shipped.relay().ship()
     assert len(shipped.ids) == count + 1
     assert shipped.outbox.waiting(relay.reader) == 0
+
+
+async def test_large_events_are_shipped_a_few_at_a_time(shipped: Shipped) -> None:
+    shipped.outbox.append(
+        [entry(number, size=MOST_BYTES_AT_ONCE // 2 + (number == 1) * (4 << 20)) for number in range(4)]
+    )
+    await shipped.relay().ship()
+    assert shipped.ids == [f"run-{number}" for number in range(4)]
 
 
 async def test_what_was_shipped_and_not_noted_is_not_there_twice(shipped: Shipped) -> None:
