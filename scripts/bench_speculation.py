@@ -1,9 +1,13 @@
 """What speculation gains on this machine: `python -m scripts.bench_speculation [--users N ...] [--kinds K ...]
-[--requests N] [--runs N] [--json FILE]`.
+[--requests N] [--runs N] [--seconds S] [--json FILE]`.
 
 The demo model, and its draft, answer the last turn of dialogues like those that they were trained on, drawn anew. So
-many users each send their next request when the last one has ended. Each kind of speculation runs between two runs
-without any, and its speed is to their mean, so that a machine that slows down does not count against it.
+many users each send their next request when the last one has ended. Runs with and without speculation take turns, off,
+on, off, on, off; the speed of each run with it is to the mean of those before and after it, so that a machine that
+slows down does not count against it, and the table has their medians.
+
+--seconds bounds all that is measured, after loading: each kind and number of users has an equal share of what is left,
+and as many requests a run, at most --requests, as fit in it --runs times.
 """
 
 import argparse
@@ -53,6 +57,7 @@ class Row:
     guessed: float  # tokens, of those delivered
     accepted: float  # of the guesses
     tokens_per_second: float
+    runs: int
     speed_up: float  # over none, median of the runs
     cpu: float  # the same by the process's CPU time: on a machine with other work
     least: float  # of the runs
@@ -128,19 +133,33 @@ def main() -> None:
     parser.add_argument("--kinds", choices=("ngram", "draft"), nargs="+", default=["ngram", "draft"])
     parser.add_argument("--requests", type=count, default=48)
     parser.add_argument("--runs", type=count, default=3)
+    parser.add_argument("--seconds", type=count, default=3600)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    off, rows = Engine("off", max(args.users)), []
-    for kind in args.kinds:
-        engine = Engine(kind, max(args.users))
-        rows += [measure(kind, engine, off, users, args.requests, args.runs) for users in args.users]
+    engines = {kind: Engine(kind, max(args.users)) for kind in ("off", *args.kinds)}
+    cells = [(kind, users) for kind in args.kinds for users in args.users]
+    end = time.perf_counter() + args.seconds
+    rows = []
+    for done, (kind, users) in enumerate(cells):
+        share = max(end - time.perf_counter(), 0.0) / (len(cells) - done)
+        rows.append(measure(kind, engines[kind], engines["off"], users, args.requests, args.runs, share))
     table = Table(
-        "kind", "users", "guessed", "accepted", "tokens/s", "speed-up", "by CPU time", "least", "differing streams"
+        "kind",
+        "users",
+        "runs",
+        "guessed",
+        "accepted",
+        "tokens/s",
+        "speed-up",
+        "by CPU time",
+        "least",
+        "differing streams",
     )
     for row in rows:
         table.add_row(
             row.kind,
             str(row.users),
+            str(row.runs),
             f"{row.guessed:.2f} a token",
             f"{row.accepted:.2f}",
             f"{row.tokens_per_second:.0f}",
@@ -154,14 +173,21 @@ def main() -> None:
         args.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
 
 
-def measure(kind: str, engine: Engine, off: Engine, users: int, requests: int, runs: int) -> Row:
-    texts = prompts_of(max(requests, 2 * users))
-    engine.run(texts, users)
+def measure(kind: str, engine: Engine, off: Engine, users: int, requests: int, runs: int, seconds: float) -> Row:
+    """Two short runs to warm up, and then as many requests a run as fit in `seconds` with `runs` of them."""
+    begin = time.perf_counter()
+    few = prompts_of(2 * users)
+    took_few = max(one.run(few, users)[0].seconds for one in (off, engine))
+    left = seconds - (time.perf_counter() - begin)
+    fitting = int(len(few) * left / (2 * runs + 1) / took_few)
+    texts = prompts_of(max(min(requests, fitting), 2 * users))
     ratios, of_cpu, speeds = [], [], []
     answers: list[list[int]] = []
     guessed = accepted = 0
     before, expected, _, _ = off.run(texts, users)
-    for _ in range(runs):
+    for number in range(runs):
+        if number and time.perf_counter() - begin + 2 * before.seconds > seconds:
+            break
         took, answers, guessed, accepted = engine.run(texts, users)
         after = off.run(texts, users)[0]
         ratios.append((before.seconds + after.seconds) / 2 / took.seconds)
@@ -171,6 +197,7 @@ def measure(kind: str, engine: Engine, off: Engine, users: int, requests: int, r
     row = Row(
         kind=kind,
         users=users,
+        runs=len(ratios),
         guessed=guessed / sum(map(len, answers)),
         accepted=accepted / guessed if guessed else 0.0,
         tokens_per_second=statistics.median(speeds),

@@ -58,6 +58,8 @@ class StepPlanner:
         self._burst_seconds = burst_seconds
         self._restores = restores
         self._speculator = speculator
+        if speculator is not None:
+            speculator.cost = cost
 
     def draft(self, now: float) -> Draft:
         """The next step; `draft.hopeless` are those found waiting whose deadline cannot be met, to be ended."""

@@ -32,15 +32,18 @@ class Pace:
         self._plans = 0
         self._last: _Last | None = None
 
-    def issue(self, now: float, num_tokens: int, *, rounds: int = 1, made: int | None = None) -> None:
+    def issue(
+        self, now: float, num_tokens: int, *, rounds: int = 1, made: int | None = None, waited: bool = False
+    ) -> None:
         """A plan in which all sequences decode is issued: the one before it, if of that kind, took until now.
 
-        `made` None: it has no guesses; else how many the device makes for a sequence.
+        `made` None: it has no guesses; else how many the device makes for a sequence. `waited`: for the tokens of the
+        one before it, though it has no guesses.
         """
         self._plans += 1
         last, plain_run = self._last, 0
         if made is None:
-            plain_run = 1 if last is None else last.plain_run + 1
+            plain_run = 1 if last is None or waited else last.plain_run + 1
         # Plans without guesses overlap from the second one on, and until one with guesses waits for the last of them.
         if last is not None and (last.kind[1] != _PLAIN or plain_run > 2):
             self._measured.setdefault(last.kind, deque(maxlen=_KEPT)).append((now - last.at) / last.rounds)

@@ -13,11 +13,14 @@ from serving.engine.block_pool import BlockPool
 from serving.engine.draft import Draft
 from serving.engine.limits import ExecutorLimits
 from serving.engine.plan import Range, StepPlan
+from serving.engine.policies.loss_budget import affordable_texts
 from serving.engine.policies.speculation import choose_depths
 from serving.engine.sequence import Sequence
+from serving.engine.speculation.account import Account
 from serving.engine.speculation.guessing import Guessing, Lookup
 from serving.engine.speculation.pace import Pace
 from serving.engine.speculation.prompt_lookup import PromptLookup
+from serving.engine.step_cost import StepCost
 from serving.settings.speculation import SpeculationConfig, SpeculationKind
 
 NOT_MADE = -1  # stands for a guess that the device will make
@@ -49,6 +52,9 @@ class Speculator:
         self._most_read = buckets[-1]
         self._ahead = int(head)  # a head's entry at a position is made from the token after it
         self._pace = Pace(buckets)
+        self._account = Account(self._pace.plain_seconds)
+        self._put_off = False  # the plan in flight was waited for, in the hope of guesses
+        self.cost: StepCost | None = None  # of the model's own steps: a draft model reads no slower
 
     def would_guess(self, running: Several[Sequence]) -> bool:
         """Whether the plan after what is in flight should have guesses, as far as is known without the tokens that are
@@ -56,7 +62,14 @@ class Speculator:
         if any(sequence.remaining > 1 for sequence in running):
             return False
         found = [self._find(sequence) for sequence in running]
-        return any(self._depths(running, found, self._most_tokens))
+        self._put_off = any(self._depths(running, found, self._most_tokens))
+        return self._put_off
+
+    @property
+    def _steady(self) -> int:
+        """Tokens that what guesses on the device reads of a stream from step to step: a draft model what was drawn and
+        the last guess, a head all that was accepted, from the states that are there by now."""
+        return 1 + self._most if self._ahead else 2
 
     def extend(self, draft: Draft, pool: BlockPool) -> None:
         """Gives guesses to sequences of a plan in which all decode, and whose tokens are all known."""
@@ -102,13 +115,21 @@ class Speculator:
     def issue(self, plan: StepPlan, owners: list[Sequence], now: float) -> None:
         """A plan is on its way."""
         guesses = plan.guesses
-        # What it reads from step to step: a head all that was accepted, from the states that are there by now.
-        catching_up = sum(r.length for r in plan.drafting) > (2 + self._ahead * (self._most - 1)) * len(plan.drafting)
-        if catching_up or (not guesses and (plan.num_decode < len(plan.ranges) or plan.admissions)):
+        put_off, self._put_off = self._put_off, False
+        if not guesses and not plan.drafting and (plan.num_decode < len(plan.ranges) or plan.admissions):
+            self._pace.interrupt()
+            self._account.interrupt(now)
+            return
+        if put_off:
+            self._account.put_off()
+        missed = sum(max(r.length - self._steady, 0) for r in plan.drafting)
+        self._account.issue(now, len(plan.ranges), rounds=plan.rounds, guesses=guesses > 0, read=missed)
+        if missed:
             self._pace.interrupt()
             return
         made = guesses if plan.drafting else 0
-        self._pace.issue(now, plan.num_tokens, rounds=plan.rounds, made=made if guesses else None)
+        waited = put_off and not guesses
+        self._pace.issue(now, plan.num_tokens, rounds=plan.rounds, made=made if guesses else None, waited=waited)
         for sequence, planned in zip(owners, plan.ranges, strict=True):
             if sequence.guessing is not None and not planned.guesses:
                 sequence.guessing.pass_over()
@@ -116,11 +137,13 @@ class Speculator:
     def rest(self) -> None:
         """There is nothing to plan."""
         self._pace.interrupt()
+        self._account.interrupt()
 
     def observe(self, sequence: Sequence, planned: Range, accepted: int) -> None:
         """Of the guesses of a range, so many were right."""
         self.guessed += planned.guesses
         self.accepted += accepted
+        self._account.accept(accepted)
         guessing = sequence.guessing
         assert guessing is not None
         guessing.observe(planned.guesses, accepted)
@@ -153,11 +176,23 @@ class Speculator:
             return [0] * count
         return choose_depths(
             [sequence.guessing.rate if sequence.guessing else 0.0 for sequence in sequences],
-            [len(guesses) for guesses in found],
+            [len(guesses) if may else 0 for guesses, may in zip(found, self._readable(sequences), strict=True)],
             most_tokens=most_tokens,
             plain_seconds=plain,
             seconds=lambda tokens, depth: self._pace.guessed_seconds(tokens, 0 if self._lookup else depth),
+            balance=self._account.balance,
         )
+
+    def _readable(self, sequences: Several[Sequence]) -> list[bool]:
+        """Whose texts a draft model may read, as far as it has not."""
+        if self._lookup is not None:
+            return [True] * len(sequences)
+        unread = [
+            max(len(one.tokens) - self._ahead - (one.guessing.read if one.guessing else 0) - self._steady, 0)
+            for one in sequences
+        ]
+        otherwise = 0.0 if self.cost is None else self.cost.least_seconds(1)
+        return affordable_texts(self._account.balance, unread, self._account.seconds_to_read(otherwise))
 
 
 def speculator_for(config: SpeculationConfig, limits: ExecutorLimits) -> Speculator | None:

@@ -14,6 +14,13 @@ def test_plain_steps_are_measured_once_they_overlap() -> None:
     assert pace.plain_seconds(2) is None
 
 
+def test_a_plan_that_waited_in_vain_is_not_taken_for_one_that_overlaps() -> None:
+    pace = Pace((1,))
+    for number in range(6):
+        pace.issue(2.0 * number, 1, waited=True)
+    assert pace.plain_seconds(1) is None
+
+
 def test_a_burst_counts_by_the_token() -> None:
     pace = Pace((1, 8))
     for number in range(6):
