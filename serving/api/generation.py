@@ -8,8 +8,8 @@ from typing import cast
 
 from serving.api.caller import Caller
 from serving.api.generation_trace import EngineSpans, generation_stage
-from serving.api.model_choice import ModelChoice, chosen_model
 from serving.api.merged_steps import Steps, StepsOf, merged_steps
+from serving.api.model_choice import ModelChoice, chosen_model
 from serving.api.moderated_steps import HEADER, moderated_steps
 from serving.api.request_events import UNRECORDED, recorded_request
 from serving.api.reused_answer import ReusedAnswer

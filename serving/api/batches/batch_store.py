@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS results (
     PRIMARY KEY (batch_id, line)
 ) STRICT, WITHOUT ROWID;
 """
+MOST_KEPT = 1000
 TRY_AGAIN_SECONDS = 60.0
 
 
@@ -40,7 +41,9 @@ _decoder = msgspec.msgpack.Decoder(Batch)
 
 
 class BatchStore:
-    def __init__(self, facts: FactsFile, max_open: int) -> None:
+    def __init__(self, facts: FactsFile, max_open: int, *, most_kept: int = MOST_KEPT) -> None:
+        """Of each tenant: those that have not ended, and those that are known; the oldest go."""
+        self._most_kept = most_kept
         self.facts = facts
         self._max_open = max_open
         with facts.transaction() as connection:
@@ -59,6 +62,11 @@ class BatchStore:
                     retry_after=TRY_AGAIN_SECONDS,
                     code="open_batches",
                 )
+            connection.execute(
+                "DELETE FROM batches WHERE tenant = ?1 AND NOT is_open AND number <= (SELECT number FROM batches "
+                "WHERE tenant = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+                (batch.tenant, self._most_kept - 1),
+            )
             connection.execute(
                 "INSERT INTO batches (id, tenant, input_file_id, is_open, batch) VALUES (?, ?, ?, 1, ?)",
                 (batch.id, batch.tenant, batch.input_file_id, msgspec.msgpack.encode(batch)),

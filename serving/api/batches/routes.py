@@ -28,6 +28,7 @@ def batch_routes(service: Service, store: BatchStore, files: FileStore, runner: 
             raise RequestError(
                 f'the file has purpose "{source.purpose}", not "batch"', param="input_file_id", code="invalid_value"
             )
+        await files.check_room(principal.tenant, principal.limits.storage)  # what it answers becomes files
         now = int(service.now())
         batch = Batch(
             id=new_batch_id(),

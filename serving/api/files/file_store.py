@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from serving.access import StorageConfig
 from serving.config import FilesConfig
-from serving.errors import ForbiddenError, NotFoundError, RequestError
+from serving.errors import NotFoundError, QuotaError, RequestError
 from serving.facts_file import FactsFile, on_disk
 
 SCHEMA = """
@@ -28,6 +29,7 @@ CREATE INDEX IF NOT EXISTS files_by_tenant ON files (tenant, number);
 """
 MADE_HERE = "batch_output"
 FORGOTTEN_SECONDS = 86400.0  # after which an upload that never ended is thrown away
+_NOTHING_SAID = StorageConfig()
 _COLUMNS = "id, filename, purpose, bytes, created_at"
 
 
@@ -68,12 +70,14 @@ class FileStore:
         """`forget` is told a tenant and a file's id, before that file goes."""
         self._before_delete.append(forget)
 
-    async def check_room(self, tenant: str) -> None:
-        """Raises ForbiddenError where this tenant can keep no other file."""
-        await self.facts.run(lambda connection: self._check_room(connection, tenant, 1))
+    async def check_room(self, tenant: str, own: StorageConfig = _NOTHING_SAID) -> None:
+        """Raises QuotaError where this tenant can keep no other file; `own` is what its tier says."""
+        await self.facts.run(lambda connection: self._check_room(connection, tenant, own, 1))
 
-    async def add(self, tenant: str, filename: str, purpose: str, chunks: Iterable[bytes]) -> StoredFile:
-        """A client's file. Raises ForbiddenError where the tenant's room does not hold it."""
+    async def add(
+        self, tenant: str, filename: str, purpose: str, chunks: Iterable[bytes], own: StorageConfig = _NOTHING_SAID
+    ) -> StoredFile:
+        """A client's file. Raises QuotaError where the tenant's room does not hold it."""
         file_id = new_file_id()
         part = self._contents / f"{file_id}.part"
         try:
@@ -81,7 +85,7 @@ class FileStore:
             made = StoredFile(id=file_id, filename=filename, purpose=purpose, bytes=size, created_at=int(self._now()))
 
             def keep(connection: sqlite3.Connection) -> None:
-                self._check_room(connection, tenant, size)
+                self._check_room(connection, tenant, own, size)
                 _insert(connection, tenant, made)
                 os.replace(part, self.path(file_id))
 
@@ -160,17 +164,18 @@ class FileStore:
             await self.facts.purge()
         return found
 
-    def _check_room(self, connection: sqlite3.Connection, tenant: str, size: int) -> None:
+    def _check_room(self, connection: sqlite3.Connection, tenant: str, own: StorageConfig, size: int) -> None:
         query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE tenant = ?"
         count, taken = connection.execute(query, (tenant,)).fetchone()
-        config = self._config
-        if count >= config.max_tenant_files or taken + size > config.max_tenant_bytes:
-            raise ForbiddenError(
-                f"a tenant may keep {config.max_tenant_files} files of {config.max_tenant_bytes} bytes together; "
-                f"this one has {count} of {taken}: delete some",
-                param="file",
-                code="storage_limit",
-            )
+        most = self._config.max_tenant_files if own.files is None else own.files
+        most_bytes = self._config.max_tenant_bytes if own.file_bytes is None else own.file_bytes
+        told = (
+            f"this tenant may keep {most} files of {most_bytes} bytes together, and has {count} of {taken}: delete some"
+        )
+        if count >= most:
+            raise QuotaError(told, param="file", code="files", limit=most, used=count)
+        if taken + size > most_bytes:
+            raise QuotaError(told, param="file", code="file_bytes", limit=most_bytes, used=taken)
 
 
 def new_file_id() -> str:

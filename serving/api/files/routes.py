@@ -22,9 +22,10 @@ _DOWNLOAD = {
 def file_routes(files: FileStore, in_use: Callable[[sqlite3.Connection, str], bool]) -> list[Route]:
     async def upload(request: Request) -> Response:
         tenant = tenant_of(request)
-        await files.check_room(tenant)
+        own = request.state.caller.principal.limits.storage
+        await files.check_room(tenant, own)
         async with read_upload(request, files.max_file_bytes) as (file, name, purpose):
-            made = await files.add(tenant, name, purpose, iter(lambda: file.file.read(1 << 20), b""))
+            made = await files.add(tenant, name, purpose, iter(lambda: file.file.read(1 << 20), b""), own)
         return JSONResponse(made.shown())
 
     async def listing(request: Request) -> Response:

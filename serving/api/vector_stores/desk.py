@@ -62,10 +62,11 @@ class Desk:
             attributes=plain(given.attributes),
             max_tokens=most,
             overlap=overlap,
+            tenant_bytes=request.state.caller.principal.limits.storage.vector_store_bytes,
         )
 
     async def attach(self, files: Sequence[StoreFile], batch: FileBatch | None = None) -> list[StoreFile]:
-        """Raises ForbiddenError."""
+        """Raises QuotaError."""
         kept = await self.catalog.attach(files, batch)
         self.runner.wake()
         return kept

@@ -43,7 +43,7 @@ def store_routes(desk: Desk) -> list[Route]:
             expires_days=body.expires_after and body.expires_after.days,
         )
         files = await desk.prepared(request, store.id, body.file_ids or (), strategy=body.chunking_strategy)
-        await catalog.add_store(store)
+        await catalog.add_store(store, request.state.caller.principal.limits.storage.vector_stores)
         if files:
             await desk.attach(files)
         return await shown(store)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from serving.errors import ForbiddenError, NotFoundError, RequestError
+from serving.errors import NotFoundError, QuotaError, RequestError
 from serving.facts_file import FactsFile
 from serving.orchestrator.retrieval.vector_store import Counts, FileBatch, StoreFile, VectorStore
 
@@ -87,16 +87,19 @@ class Catalog:
     def close(self) -> None:
         self._facts.close()
 
-    async def add_store(self, store: VectorStore) -> None:
-        """Raises ForbiddenError where the tenant has as many as it may."""
+    async def add_store(self, store: VectorStore, most: int | None = None) -> None:
+        """Raises QuotaError where the tenant has as many as it may: `most`, or what the catalog has for all."""
+        bound = self._limits.tenant_stores if most is None else most
 
         def insert(connection: sqlite3.Connection) -> None:
             query = "SELECT COUNT(*) FROM stores WHERE tenant = ? AND NOT is_gone"
             (there,) = connection.execute(query, (store.tenant,)).fetchone()
-            if there >= self._limits.tenant_stores:
-                raise ForbiddenError(
-                    f"a tenant may have {self._limits.tenant_stores} vector stores, and this one has: delete some",
-                    code="storage_limit",
+            if there >= bound:
+                raise QuotaError(
+                    f"this tenant may have {bound} vector stores, and has {there}: delete some",
+                    code="vector_stores",
+                    limit=bound,
+                    used=there,
                 )
             connection.execute(
                 "INSERT INTO stores (id, tenant, expires_at, store) VALUES (?, ?, ?, ?)",
@@ -162,14 +165,14 @@ class Catalog:
 
     async def attach(self, files: Sequence[StoreFile], batch: FileBatch | None = None) -> list[StoreFile]:
         """All of one store, or none of them. One that is in the store already, and has not failed, stays with its new
-        attributes. Raises ForbiddenError where they are too many."""
+        attributes. Raises QuotaError where they are too many."""
 
         def insert(connection: sqlite3.Connection) -> list[StoreFile]:
             if batch is not None:
                 statement = "INSERT INTO file_batches VALUES (?, ?, ?)"
                 connection.execute(statement, (batch.id, batch.store_id, _encode(batch)))
             kept = [_attached(connection, file) for file in files]
-            self._check_room(connection, files[0].tenant, files[0].store_id)
+            self._check_room(connection, files[0])
             return kept
 
         return await self._facts.run(insert)
@@ -313,22 +316,24 @@ class Catalog:
         return found
 
     async def check_room(self, file: StoreFile) -> None:
-        """Raises ForbiddenError where the tenant's stores hold more than they may."""
-        await self._facts.run(lambda connection: self._check_room(connection, file.tenant, file.store_id))
+        """Raises QuotaError where the tenant's stores hold more than they may."""
+        await self._facts.run(lambda connection: self._check_room(connection, file))
 
-    def _check_room(self, connection: sqlite3.Connection, tenant: str, store_id: str) -> None:
+    def _check_room(self, connection: sqlite3.Connection, file: StoreFile) -> None:
         query = "SELECT COUNT(*) FROM store_files WHERE store_id = ? AND NOT is_gone"
-        (count,) = connection.execute(query, (store_id,)).fetchone()
+        (count,) = connection.execute(query, (file.store_id,)).fetchone()
         query = "SELECT COALESCE(SUM(bytes), 0) FROM store_files WHERE tenant = ? AND NOT is_gone"
-        (taken,) = connection.execute(query, (tenant,)).fetchone()
-        limits = self._limits
-        if count > limits.store_files or taken > limits.tenant_bytes:
-            raise ForbiddenError(
-                f"a vector store may have {limits.store_files} files, and a tenant's stores {limits.tenant_bytes} "
-                f"bytes together; there would be {count} of {taken}: delete some",
-                param="file_id",
-                code="storage_limit",
-            )
+        (taken,) = connection.execute(query, (file.tenant,)).fetchone()
+        most = self._limits.store_files
+        most_bytes = self._limits.tenant_bytes if file.tenant_bytes is None else file.tenant_bytes
+        told = (
+            f"a vector store may have {most} files, and this tenant's stores {most_bytes} bytes together; there would "
+            f"be {count} of {taken}: delete some"
+        )
+        if count > most:
+            raise QuotaError(told, param="file_id", code="vector_store_files", limit=most, used=count)
+        if taken > most_bytes:
+            raise QuotaError(told, param="file_id", code="vector_store_bytes", limit=most_bytes, used=taken)
 
 
 @dataclass(frozen=True, slots=True)

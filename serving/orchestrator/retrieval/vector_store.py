@@ -74,6 +74,7 @@ class StoreFile(msgspec.Struct, frozen=True, kw_only=True):
     usage_bytes: int = 0
     passages_done: int = 0
     passages: int | None = None  # None: it is not yet read
+    tenant_bytes: int | None = None  # that all stores of its tenant may hold; None: as the deployment says
     error_code: str | None = None
     error_message: str = ""
 

@@ -110,9 +110,9 @@ async def test_size_and_number_are_bounded(api: Api, folder: Path) -> None:
     for _ in range(2):
         assert (await _upload(api, b"x" * 1000)).status_code == 200
     reply = await _upload(api, b"x" * 501)
-    assert (reply.status_code, reply.json()["error"]["code"]) == (403, "storage_limit")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (429, "file_bytes")
     assert (await _upload(api, b"x" * 500)).status_code == 200
-    assert (await _upload(api, b"")).json()["error"]["code"] == "storage_limit"
+    assert (await _upload(api, b"")).json()["error"]["code"] == "files"
     assert len(list((folder / "contents").iterdir())) == 3
 
 

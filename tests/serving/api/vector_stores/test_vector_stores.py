@@ -227,7 +227,7 @@ async def test_limits_of_stores_and_files_hold(make_api: ApiMaker, tmp_path: Pat
     shop = Shop(make_api, tmp_path, limits={"max_tenant_stores": 1, "max_store_files": 1, "max_tenant_bytes": 2000})
     async with shop.open() as client:
         store = await client.vector_stores.create()
-        with pytest.raises(openai.PermissionDeniedError, match="1 vector stores"):
+        with pytest.raises(openai.RateLimitError, match="1 vector stores"):
             await client.vector_stores.create()
         long = await client.vector_stores.files.upload_and_poll(
             vector_store_id=store.id, file=("long.md", LOOM.encode() * 9), **POLL
@@ -235,7 +235,7 @@ async def test_limits_of_stores_and_files_hold(make_api: ApiMaker, tmp_path: Pat
         assert long.last_error is not None
         assert "2000 bytes" in long.last_error.message
         second = await client.files.create(file=("a.md", b"wool"), purpose="assistants")
-        with pytest.raises(openai.PermissionDeniedError, match="1 files"):
+        with pytest.raises(openai.RateLimitError, match="1 files"):
             await client.vector_stores.files.create(store.id, file_id=second.id)
 
 
