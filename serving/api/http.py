@@ -9,6 +9,7 @@ from functools import partial
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
 
 from serving.api.adapter_names import AdapterNames
 from serving.api.batches.batches import Batches, open_batches
@@ -138,10 +139,8 @@ def build_app(
         service.models[parts.card.name] = _of_further(service, parts)
     service.toolbox.registry.watch = ToolMetrics(metrics.registry, card.name).note
     service.toolbox.registry.events = events
-    longest = max(one.card.max_model_len for one in service.every)
-    max_body_bytes = server.max_body_bytes or body_bytes_for(longest)
+    max_body_bytes = _body_bytes(service, server)
     board = StatusBoard(service)
-    shows_numbers = not gateway.access.admin.only_metrics_here
     batches = open_batches(service, files, max_body_bytes)
     stores = open_vector_stores(service, retrieval, None if batches is None else batches.files)
     if stores is not None:
@@ -149,26 +148,7 @@ def build_app(
     kept = conversations or Conversations(SqliteConversationStore(None))
     responses = Responses(service, kept, max_body_bytes)
     app = Starlette(
-        routes=[
-            *text_routes(service, max_body_bytes),
-            *message_routes(service, max_body_bytes),
-            *responses.routes,
-            *(embedding_routes(service, max_body_bytes) if service.embedders else ()),
-            *([] if moderation is None else moderation_routes(service, moderation, max_body_bytes)),
-            *([] if memories is None else memory_routes(memories, max_body_bytes)),
-            *stream_routes(service),
-            *([] if batches is None else batches.routes),
-            *([] if stores is None else stores.routes),
-            *socket_routes(service, server.max_streams),
-            *token_routes(service, max_body_bytes),
-            *prefix_routes(service, prefix_cache or PrefixCacheConfig(), max_body_bytes),
-            *model_routes(service),
-            *tool_routes(service.toolbox.registry),
-            *health_routes(service, metrics=shows_numbers),
-            *(status_routes(board) if shows_numbers else ()),
-            *document_routes(),
-            *page_routes(),
-        ],
+        routes=_routes(service, server, board, batches, stores, responses, prefix_cache or PrefixCacheConfig()),
         middleware=[
             Middleware(
                 Front,
@@ -188,20 +168,64 @@ def build_app(
     app.state.board = board
     app.state.vector_stores = stores
     app.state.responses = responses
-    app.state.kept_data = KeptData(
+    app.state.kept_data = _kept_data(service, batches, stores, responses)
+    app.state.max_body_bytes = max_body_bytes
+    return app
+
+
+def _routes(
+    service: Service,
+    server: ServerConfig,
+    board: StatusBoard,
+    batches: Batches | None,
+    stores: VectorStores | None,
+    responses: Responses,
+    prefix_cache: PrefixCacheConfig,
+) -> list[BaseRoute]:
+    max_body_bytes = _body_bytes(service, server)
+    shows_numbers = not service.gateway.access.admin.only_metrics_here
+    return [
+        *text_routes(service, max_body_bytes),
+        *message_routes(service, max_body_bytes),
+        *responses.routes,
+        *(embedding_routes(service, max_body_bytes) if service.embedders else ()),
+        *([] if service.moderation is None else moderation_routes(service, service.moderation, max_body_bytes)),
+        *([] if service.memories is None else memory_routes(service.memories, max_body_bytes)),
+        *stream_routes(service),
+        *([] if batches is None else batches.routes),
+        *([] if stores is None else stores.routes),
+        *socket_routes(service, server.max_streams),
+        *token_routes(service, max_body_bytes),
+        *prefix_routes(service, prefix_cache, max_body_bytes),
+        *model_routes(service),
+        *tool_routes(service.toolbox.registry),
+        *health_routes(service, metrics=shows_numbers),
+        *(status_routes(board) if shows_numbers else ()),
+        *document_routes(),
+        *page_routes(),
+    ]
+
+
+def _kept_data(
+    service: Service, batches: Batches | None, stores: VectorStores | None, responses: Responses
+) -> KeptData:
+    return KeptData(
         live=responses.live,
-        conversations=kept,
-        memories=memories,
+        conversations=responses.conversations,
+        memories=service.memories,
         batches=None if batches is None else batches.store,
         files=None if batches is None else batches.files,
         stores=None if stores is None else (stores.catalog, stores.index),
         streams=service.durable.log,
-        review=None if moderation is None else moderation.review,
-        events=events,
-        semantic_cache=semantic_cache,
+        review=None if service.moderation is None else service.moderation.review,
+        events=service.events,
+        semantic_cache=service.semantic_cache,
     )
-    app.state.max_body_bytes = max_body_bytes
-    return app
+
+
+def _body_bytes(service: Service, server: ServerConfig) -> int:
+    longest = max(one.card.max_model_len for one in service.every)
+    return server.max_body_bytes or body_bytes_for(longest)
 
 
 def _of_further(first: Service, parts: ModelParts) -> Service:
