@@ -67,7 +67,7 @@ class PageTiers:
         self._tickets = 0
         self._doomed: set[bytes] = set()  # forgotten while a copy needed their slot
         self._stale = 0  # uploads before this one were forgotten
-        self._reuse = Reuse()
+        self._reuse = Reuse(device_pages)
 
     @property
     def is_copying(self) -> bool:
