@@ -4,7 +4,7 @@ Each fault meets a real `weft serve` of the demo, with streams whose tokens are 
 same seeds. For each it prints the streams lost, the events repeated and missing, the tokens that differ, whether a
 reader who comes afterwards gets the same bytes, and the longest pause that a stream saw after the fault.
 
-It needs redis-server, and stops and kills only processes that it started.
+It needs redis-server and libfaketime, and stops and kills only processes that it started.
 """
 
 import argparse
@@ -30,6 +30,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from scripts.durability.leaping_clock import LeapingClock
 from scripts.durability.served import Served, served
 from scripts.durability.stream_reader import Received, read_once, read_through
 
@@ -45,6 +46,7 @@ class Scene:
     server: Served
     redis: "RedisProcess | None"
     http: httpx.AsyncClient
+    clock: LeapingClock
     streams: int
     tokens: int
 
@@ -122,6 +124,13 @@ async def stop_engine(scene: Scene) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
+async def leap_in_time(scene: Scene) -> None:
+    """The date of every process of the server leaps an hour ahead, two hours back, and to where it was."""
+    for hours in (1, -1, 0):
+        scene.clock.leap_to(3600 * hours)
+        await asyncio.sleep(2.0)
+
+
 async def fill_disk(scene: Scene) -> None:
     """No file of the API process may grow beyond a few pages: what a full disk does, and for a while only."""
     pid = scene.server.child("api")
@@ -164,6 +173,9 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "Redis killed, back after 2 s": (REDIS, kill_redis),
     "Redis killed, back, then the API process killed": (REDIS, kill_redis_then_api),
     f"engine stopped for {STOPPED_SECONDS:g} s": (MEMORY, stop_engine),
+    "the date leaps an hour ahead, then back, memory": (MEMORY, leap_in_time),
+    "the date leaps an hour ahead, then back, SQLite": (SQLITE, leap_in_time),
+    "the date leaps an hour ahead, then back, Redis": (REDIS, leap_in_time),
     "disk full for 3 s, SQLite": (SQLITE, fill_disk),
     "clients that never read or vanish": (MEMORY, bad_clients),
     "readers that leave after every tenth event": (MEMORY, readers_leave),
@@ -258,8 +270,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=400, metavar="N", help="of each (default: %(default)d)")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(FAULTS), help="these faults alone")
     args = parser.parse_args()
-    if shutil.which("redis-server") is None:
-        parser.error("redis-server is needed")
+    if shutil.which("redis-server") is None or shutil.which("faketime") is None:
+        parser.error("redis-server and faketime are needed")
     console = Console()
     outcomes: list[Outcome] = []
     for kind in (MEMORY, SQLITE, REDIS):
@@ -273,10 +285,13 @@ def main() -> int:
 async def check_all(kind: str, faults: dict[str, Fault], streams: int, tokens: int, console: Console) -> list[Outcome]:
     outcomes: list[Outcome] = []
     port = free_port()
-    with log_table(kind) as (folder, log, redis), served(folder, log, streams=32, port=port) as server:
+    with contextlib.ExitStack() as stack:
+        folder, log, redis = stack.enter_context(log_table(kind))
+        clock = LeapingClock(folder)
+        server = stack.enter_context(served(folder, log, streams=32, port=port, environment=clock.environment))
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=server.url, timeout=300, limits=limits) as http:
-            scene = Scene(server, redis, http, streams, tokens)
+            scene = Scene(server, redis, http, clock, streams, tokens)
             expected = {number: one.token_ids for number, one in enumerate((await run_streams(scene, None))[0])}
             for name, fault in faults.items():
                 outcomes.append(await check(name, scene, fault, expected))

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -84,14 +84,24 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, log: str, *, streams: int = 32, port: int = 0) -> Iterator[Served]:
-    """Runs until the end of the block. `log` is the text of the deployment's table `streams`."""
+def served(
+    folder: Path,
+    log: str,
+    *,
+    streams: int = 32,
+    port: int = 0,
+    tables: str = "",
+    flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Served]:
+    """Runs until the end of the block. `log` is the text of the deployment's table `streams`, `tables` of more of them;
+    `environment` is beside this process's own."""
     checkpoint = ROOT / "configs" / "checkpoints" / "demo"
     file = folder / "deployment.toml"
-    file.write_text(DEPLOYMENT.format(checkpoint=checkpoint, log=log, streams=streams))
-    command = [sys.executable, "-m", "serving", "serve", str(file), f"--port={port}", "--drain-seconds=5"]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    file.write_text(DEPLOYMENT.format(checkpoint=checkpoint, log=log, streams=streams) + tables)
+    command = [sys.executable, "-m", "serving", "serve", str(file), f"--port={port}", "--drain-seconds=5", *flags]
+    variables = {**os.environ, "JAX_PLATFORMS": "cpu", **(environment or {})}
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, stderr=subprocess.PIPE, text=True)
     server = Served(process)
     try:
         server.wait_until_ready()

@@ -6,7 +6,7 @@ Each visit is chosen by a seed, so that two runs are alike. What a visit finds w
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import httpx
@@ -25,13 +25,13 @@ class VisitError(Exception):
 
 async def read_whole(http: httpx.AsyncClient, body: dict[str, Any], chance: random.Random) -> None:
     reply = await http.post(PATH, json=body)
-    _expect(reply.status_code == 200, f"whole: {reply.status_code}")
-    _expect(reply.json()["usage"]["completion_tokens"] == body["max_tokens"], "whole: tokens")
+    expect(reply.status_code == 200, f"whole: {reply.status_code}")
+    expect(reply.json()["usage"]["completion_tokens"] == body["max_tokens"], "whole: tokens")
 
 
 async def read_stream(http: httpx.AsyncClient, body: dict[str, Any], chance: random.Random) -> None:
     reply = await http.post(PATH, json={**body, "stream": True})
-    _expect(reply.text.count("data: [DONE]") == 1, "stream: not one end")
+    expect(reply.text.count("data: [DONE]") == 1, "stream: not one end")
 
 
 async def leave(http: httpx.AsyncClient, body: dict[str, Any], chance: random.Random) -> None:
@@ -56,21 +56,21 @@ async def read_together(http: httpx.AsyncClient, body: dict[str, Any], chance: r
     """Three more readers join a stream that has begun."""
     first = Received()
     await read_once(http, PATH, body, first, most=1)
-    _expect(bool(first.stream_id), f"together: {first.failure}")
+    expect(bool(first.stream_id), f"together: {first.failure}")
     replies = await asyncio.gather(*(http.get(f"/v1/streams/{first.stream_id}") for _ in range(3)))
-    _expect(len({reply.text for reply in replies}) == 1, "together: readers differ")
+    expect(len({reply.text for reply in replies}) == 1, "together: readers differ")
 
 
 async def cancel(http: httpx.AsyncClient, body: dict[str, Any], chance: random.Random) -> None:
     got = Received()
     await read_once(http, PATH, body, got, most=1)
     reply = await http.delete(f"/v1/streams/{got.stream_id}")
-    _expect(reply.status_code == 200, f"cancel: {reply.status_code}")
+    expect(reply.status_code == 200, f"cancel: {reply.status_code}")
 
 
 async def ask_nonsense(http: httpx.AsyncClient, body: dict[str, Any], chance: random.Random) -> None:
     reply = await http.post(PATH, json={**body, "top_p": 3.0, "stream": True, "durable": True})
-    _expect(reply.status_code == 400, f"nonsense: {reply.status_code}")
+    expect(reply.status_code == 400, f"nonsense: {reply.status_code}")
 
 
 VISITS: tuple[Visit, ...] = (
@@ -78,14 +78,22 @@ VISITS: tuple[Visit, ...] = (
 )  # fmt: skip
 
 
-async def visit_all(http: httpx.AsyncClient, visits: int, *, at_once: int, tokens: int, seed: int = 0) -> Counter[str]:
+async def visit_all(
+    http: httpx.AsyncClient,
+    visits: int,
+    *,
+    at_once: int,
+    tokens: int,
+    seed: int = 0,
+    kinds: Sequence[Visit] = VISITS,
+) -> Counter[str]:
     """So many visits, at most `at_once` at a time, one after the other without a pause. What happened, by name."""
     happened: Counter[str] = Counter()
     places = asyncio.Semaphore(at_once)
 
     async def one(number: int) -> None:
         chance = random.Random(f"{seed} {number}")
-        kind = VISITS[number % len(VISITS)]
+        kind = kinds[number % len(kinds)]
         prompt = [
             *SHARED_PROMPT[: chance.randint(1, 32)],
             *(chance.randint(0, 99) for _ in range(chance.randint(1, 40))),
@@ -121,11 +129,11 @@ def failures(happened: Counter[str]) -> dict[str, int]:
 
 
 def _check_durable(got: Received, body: dict[str, Any]) -> None:
-    _expect(got.failure is None and got.ended, f"durable: {got.failure}")
-    _expect(got.repeated == got.missing == 0, "durable: events repeated or missing")
-    _expect(len(got.token_ids) == body["max_tokens"], "durable: tokens")
+    expect(got.failure is None and got.ended, f"durable: {got.failure}")
+    expect(got.repeated == got.missing == 0, "durable: events repeated or missing")
+    expect(len(got.token_ids) == body["max_tokens"], "durable: tokens")
 
 
-def _expect(true: bool, otherwise: str) -> None:
+def expect(true: bool, otherwise: str) -> None:
     if not true:
         raise VisitError(otherwise)
