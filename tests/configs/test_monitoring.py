@@ -30,7 +30,7 @@ def exported() -> set[str]:
     gateway.admitted("a")
     gateway.refused("a", "rate")
     gateway.used("a", "prompt", 1)
-    gateway.watch_wait("standard", lambda: 0.0)
+    gateway.watch_queue("m", {"standard": lambda: 0.0})
     metrics.refuse("x")
     EventMetrics(metrics.registry)
     moderation = ModerationMetrics(metrics.registry)
