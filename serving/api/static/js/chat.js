@@ -97,9 +97,10 @@ export class Chat extends EventTarget {
     await this.#answer(conversation, question);
   }
 
-  /** Puts a question of one's own into the box again, the last one unless it is said which. */
-  edit(question = lastQuestion(this.#conversation)) {
-    if (!question || this.#turn) return;
+  /** Puts a question of one's own into the box again: this one, that of this answer, or the last. */
+  edit(message = lastQuestion(this.#conversation)) {
+    if (!message || this.#turn) return;
+    const question = message.role === "assistant" ? messageOf(this.#conversation, message.parent) : message;
     this.#composer.edit(question);
     this.#transcript.mark(question);
   }

@@ -178,7 +178,9 @@ function failureParts({ message, status, param, code, retryAfter }, isLast) {
       element("p.failure-text", {}, message),
       details.length > 0 && element("p.failure-details", {}, details.join(" · ")),
     ),
-    isLast && element("button.button", { type: "button", "data-action": "regenerate" }, icon("refresh"), "Retry"),
+    isLast && (code === "content_filter"
+      ? element("button.button", { type: "button", "data-action": "edit" }, icon("pencil"), "Edit")
+      : element("button.button", { type: "button", "data-action": "regenerate" }, icon("refresh"), "Retry")),
   ].filter(Boolean);
 }
 

@@ -1,7 +1,6 @@
 // The notices of one answer on screen. Those of the memory lead to it.
 
 import { element, icon } from "./element.js";
-import { told } from "./notices.js";
 
 const ICONS = {
   left_out: "scissors",
@@ -19,7 +18,8 @@ export class NoticeList {
   }
 
   update(notices) {
-    const all = told(notices); // a browser may have kept them as an earlier release wrote them
+    // Earlier releases kept sentences alone.
+    const all = notices.map((notice) => (typeof notice === "string" ? { kind: "", text: notice } : notice));
     const shown = JSON.stringify(all);
     if (shown === this.#shown) return;
     this.#shown = shown;

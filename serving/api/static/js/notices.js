@@ -11,6 +11,7 @@ const SENTENCES = {
   memory_used: "What you said earlier was used for this answer.",
   memory_unavailable: "The memory could not be used for this answer.",
 };
+const WHY_NOT = { engine_down: "is away", engine_full: "has more to do than it can" }; // of a model that another stands in for
 const UNJUDGED = "unjudged"; // a category of moderation's: no judge could be asked
 
 /** Of a response's `notices`; whatever else stands in them is made readable rather than refused. */
@@ -20,6 +21,7 @@ export function told(notices) {
     if (typeof notice === "string") return { kind: "", text: sentence(notice) };
     const kind = typeof notice?.kind === "string" ? notice.kind : "";
     const text = typeof notice?.text === "string" && notice.text ? notice.text : kind.replaceAll("_", " ") || "The server has a notice.";
+    if (kind === "fallback" && notice.facts?.answered_by) return { kind, text: wordsOfFallback(notice.facts) };
     return { kind, text: Object.hasOwn(SENTENCES, kind) ? SENTENCES[kind] : sentence(text) };
   });
 }
@@ -47,12 +49,13 @@ export function ofHeaders(headers) {
 }
 
 /** Of a chat completion's chunk. */
-export function ofChunk({ choices, semantic_cache: cached, notices }) {
+export function ofChunk({ choices, semantic_cache: cached, fallback, notices }) {
   const flags = Object.keys(choices?.[0]?.moderation ?? {});
   const minutes = Math.round((cached?.age_seconds ?? 0) / 60);
   const age = minutes < 1 ? "a moment ago" : minutes === 1 ? "a minute ago" : `${minutes} minutes ago`;
   return [
     ...told(notices),
+    fallback && { kind: "fallback", text: wordsOfFallback(fallback) },
     flags.length > 0 && moderation("answer", flags),
     cached && { kind: "semantic_cache", text: `Not written anew: this was the answer to a question like yours, ${age}.` },
   ].filter(Boolean);
@@ -77,6 +80,11 @@ function moderation(what, categories) {
 function wordsOfDegraded(degraded) {
   const most = /max_tokens=(\d+)/.exec(degraded)?.[1];
   return most ? `The server is busy: answers have ${most} tokens at most for now.` : `The server is busy (${degraded}).`;
+}
+
+function wordsOfFallback({ asked, answered_by: name, reason }) {
+  const why = Object.hasOwn(WHY_NOT, reason) ? `, which ${WHY_NOT[reason]}` : "";
+  return `${name} answers in place of ${asked}${why}.`;
 }
 
 function listed(parts) {

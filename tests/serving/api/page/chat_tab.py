@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
@@ -18,6 +19,7 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
 ]
 
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 DESKTOP = {"width": 1100, "height": 700}
 PHONE = {"viewport": {"width": 320, "height": 640}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
 

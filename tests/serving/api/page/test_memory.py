@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Locator, Page, expect
 
-from tests.serving.api.page.chat_tab import answered, ask, finished
+from tests.serving.api.page.chat_tab import SCHEMES, answered, ask, finished, in_page
 from tests.serving.api.page.response_events import begin, end, message
 from tests.serving.api.page.scripted_chat import ScriptedChat
 
@@ -60,6 +60,9 @@ def test_entries_are_read_and_forgotten_one_by_one_and_all_at_once_after_a_secon
     expect(entries).to_have_count(2)
     dialog.get_by_role("button", name="Forget everything").click()
     expect(entries).to_have_count(2)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate(in_page("faint_texts")) == []
     dialog.get_by_role("button", name="Really forget everything?").click()
     expect(entries).to_have_count(0)
     assert chat.memory == []

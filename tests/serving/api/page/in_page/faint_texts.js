@@ -1,5 +1,8 @@
 // Evaluated in the page: the texts in view whose contrast is under WCAG AA, each with its ratio.
-() => {
+async () => {
+  // Colours that are on their way to another theme's are neither's.
+  const changes = document.getAnimations().filter((animation) => animation instanceof CSSTransition);
+  await Promise.allSettled(changes.map(({ finished }) => finished));
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgba = (colour) => {
     canvas.clearRect(0, 0, 1, 1);
