@@ -183,7 +183,9 @@ class SqliteGenerationLog:
             self._size = db.execute("SELECT coalesce(sum(size), 0) FROM streams").fetchone()[0]
 
         def shrink(db: sqlite3.Connection) -> None:
-            db.execute(f"PRAGMA incremental_vacuum({_FREED_PAGES})").fetchall()
+            free = db.execute("PRAGMA freelist_count").fetchone()[0]
+            for _ in range(min(free, _FREED_PAGES)):
+                db.execute("PRAGMA incremental_vacuum(1)")  # however many are asked for, `execute` frees one
 
         await self._do(work)
         await self._do(shrink)

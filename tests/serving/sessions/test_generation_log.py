@@ -1,5 +1,6 @@
 """What every log promises, whatever holds it."""
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -223,6 +224,21 @@ async def test_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
     for path in tmp_path.glob("streams.sqlite*"):
         assert path.stat().st_mode & 0o077 == 0, path
     await log.close()
+
+
+async def test_a_file_gives_back_the_space_of_what_has_gone(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "streams.sqlite"
+    log = SqliteGenerationLog(path, LogLimits(retain_seconds=60), clock)
+    await log.create("s", b"x")
+    await log.append("s", 0, [b"x" * 1000] * 500, ended=True)
+    await log.trim()
+    clock.now += 61
+    await log.trim()
+    await log.close()
+    with sqlite3.connect(path) as database:
+        pages, free = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
+    assert free == 0
+    assert pages < 50
 
 
 async def test_a_disk_that_refuses_fails_the_write_and_not_the_log(tmp_path: Path) -> None:
