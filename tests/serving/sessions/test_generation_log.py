@@ -233,7 +233,8 @@ async def test_a_file_gives_back_the_space_of_what_has_gone(tmp_path: Path, cloc
     await log.append("s", 0, [b"x" * 1000] * 500, ended=True)
     await log.trim()
     clock.now += 61
-    await log.trim()
+    for _ in range(4):  # some of it at a time
+        await log.trim()
     await log.close()
     with sqlite3.connect(path) as database:
         pages, free = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
