@@ -151,7 +151,7 @@ class Page {
     this.chat.open(this.store.get(id) ?? newConversation());
   }
 
-  /** Where a search found it by what an other branch says, that branch is shown. */
+  /** Where a search found it by what another branch says, that branch is shown. */
   openFound(id) {
     const words = byId("search").value;
     const conversation = this.store.get(id);
