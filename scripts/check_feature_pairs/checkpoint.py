@@ -1,4 +1,4 @@
-"""A Llama of a few thousand random weights, a smaller one that drafts for it, an adapter, and text for its tokens."""
+"""A Llama of a few thousand random weights, another and a head that draft for it, an adapter, text for its tokens."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from models import llama
+from models import eagle3, llama
 from serving.engine.vocabulary import Vocabulary
 
 VOCAB_SIZE = 112
@@ -43,6 +43,26 @@ def write_checkpoint(folder: Path, *, seed: int = 1) -> Path:
         },
         folder / "model.safetensors",
     )
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def write_head(folder: Path) -> Path:
+    """An EAGLE-3 head of random weights, for half of the tokens; it has the model's token vectors."""
+    folder.mkdir(parents=True)
+    config = CONFIG | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": VOCAB_SIZE // 2,
+        "eagle_aux_hidden_state_layer_ids": [0, 1],
+    }
+    random = np.random.default_rng(7)
+    table = eagle3.tensors(eagle3.parse(config, CONFIG["num_hidden_layers"]), ())
+    tensors: dict[str, np.ndarray] = {
+        name: (random.normal(size=tensor.shape) * 0.3).astype(np.float32)
+        for name, tensor in table.items()
+        if tensor is not None
+    }
+    save_file(tensors | {"d2t": np.arange(VOCAB_SIZE // 2)}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 

@@ -24,7 +24,7 @@ class Setting:
     warm: bool = False  # the prompts have been read before
     tiers: Literal["none", "host", "disk"] = "none"
     rounds: int = 1
-    speculation: Literal["off", "ngram", "draft"] = "off"
+    speculation: Literal["off", "ngram", "draft", "eagle3"] = "off"
     cache_dtype: Literal["int8"] | None = None
     devices: int = 1
     asks: tuple[Callable[[GenerateRequest], GenerateRequest], ...] = ()
@@ -122,6 +122,12 @@ FEATURES = (
         at_work=_guessed,
     ),
     Feature(
+        name="EAGLE-3 head",
+        apply=lambda setting: replace(setting, speculation="eagle3"),
+        decides_tokens=False,
+        at_work=_guessed,
+    ),
+    Feature(
         name="multi-step",
         apply=lambda setting: replace(setting, rounds=4),
         decides_tokens=False,
@@ -142,7 +148,11 @@ FEATURES = (
     Feature(name="int8 pages", apply=lambda setting: replace(setting, cache_dtype="int8"), decides_tokens=True),
     Feature(name="mesh of 4", apply=lambda setting: replace(setting, devices=4), decides_tokens=False),
 )
-APART = ({"n-gram", "draft model"},)  # an engine has one of them
+APART = (  # an engine has one of them
+    {"n-gram", "draft model"},
+    {"n-gram", "EAGLE-3 head"},
+    {"draft model", "EAGLE-3 head"},
+)
 BY_NAME = {feature.name: feature for feature in FEATURES}
 
 

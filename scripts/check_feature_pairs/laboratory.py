@@ -15,6 +15,7 @@ from scripts.check_feature_pairs.checkpoint import (
     vocabulary,
     write_adapter,
     write_checkpoint,
+    write_head,
 )
 from scripts.check_feature_pairs.features import FEW, PLENTY, Evidence, Setting
 from serving.config import Deployment, EngineConfig, MeshConfig, ModelConfig
@@ -51,7 +52,7 @@ class Laboratory:
     def __init__(self, folder: Path, ready: Executor | None = None) -> None:
         self._folder = folder
         self._checkpoint = write_checkpoint(folder / "checkpoint")
-        self._draft = write_checkpoint(folder / "draft", seed=2)
+        self._drafts = {"draft": write_checkpoint(folder / "draft", seed=2), "eagle3": write_head(folder / "head")}
         self._adapter = write_adapter(folder / "adapter")
         self._executors: dict[tuple[object, ...], Executor] = {} if ready is None else {_kind(Setting()): ready}
         self._disks = 0
@@ -156,7 +157,7 @@ class Laboratory:
             ),
             speculation=SpeculationConfig(
                 kind=setting.speculation,
-                checkpoint=self._draft if setting.speculation == "draft" else None,
+                checkpoint=self._drafts.get(setting.speculation),
                 depth=_MOST_GUESSES,
                 ngram_shortest=1,
                 adaptive=False,
@@ -166,7 +167,8 @@ class Laboratory:
 
 def _kind(setting: Setting) -> tuple[object, ...]:
     """Settings of one kind share their programs."""
-    return setting.cache_dtype, setting.devices, setting.speculation == "draft"
+    made_here = setting.speculation if setting.speculation in ("draft", "eagle3") else None
+    return setting.cache_dtype, setting.devices, made_here
 
 
 def workload(setting: Setting, seed: int) -> list[GenerateRequest]:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-from flax import nnx
 from jax.sharding import Mesh
 
 from models import checkpoint as checkpoints
@@ -17,7 +16,6 @@ from serving.engine.draft_model import DraftModel
 from serving.engine.drafting import HeadGuesser
 from serving.engine.limits import WatchedLayers
 from serving.errors import CheckpointError, ConfigError
-from sharding.mesh import MeshError
 from sharding.params import placement_of
 
 
@@ -30,7 +28,7 @@ def load_head(
     mesh: Mesh,
     report: Callable[[str, int, int], None],
 ) -> DraftModel | None:
-    """For `target`, of this `shape`, whose weights are there. None where the deployment has no head. Raises
+    """For `target`, of this `shape`, whose weights are on the one device. None where the deployment has no head. Raises
     CheckpointError, and ConfigError where the two do not go together."""
     path = deployment.speculation.checkpoint
     if deployment.speculation.kind != "eagle3" or path is None:
@@ -45,21 +43,15 @@ def load_head(
         config = eagle3.describe(path, shape.num_layers)
         table = target.embedding.table.get_value()
         _check_sizes(path, config, shape, table.shape[1])
-        placement = placement_of(mesh, config.sizes.heads, config.sizes.kv_heads)
-        placement.abstract(nnx.state(eagle3.abstract(config, dtype)))
         head = eagle3.load(
             path,
             config,
             dtype,
-            placement=placement,
+            placement=placement_of(mesh, config.sizes.heads, config.sizes.kv_heads),
             table=table,
             max_length=max_model_len,
             progress=lambda done, total: report("loading the EAGLE-3 head", done, total),
         )
-    except MeshError as error:
-        raise ConfigError(
-            f"speculation.checkpoint: the EAGLE-3 head on this mesh: {error}", param="checkpoint"
-        ) from error
     except ModelCheckpointError as error:
         raise CheckpointError(f"speculation.checkpoint: {error}") from error
     watched = WatchedLayers(layers=config.watched, width=config.states_width, dtype=jnp.dtype(dtype).name)

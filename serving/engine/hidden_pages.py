@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from pallas_kernels.ragged import Pool, RaggedBatch
 from serving.engine.limits import ExecutorLimits, WatchedLayers
-from sharding.rules import MODEL_AXES
+from sharding.mesh import everywhere
 
 
 @jax.tree_util.register_dataclass
@@ -29,14 +29,9 @@ AnyPool = Pool | WatchedPool
 
 
 def states_form(watched: WatchedLayers, limits: ExecutorLimits, mesh: Mesh) -> jax.ShapeDtypeStruct:
-    """Of one data shard. The devices share the numbers of a position out, where they can."""
-    devices = mesh.devices.size
-    split = MODEL_AXES if watched.width % devices == 0 else None
-    return jax.ShapeDtypeStruct(
-        (limits.num_pages, limits.page_size, watched.width),
-        jnp.dtype(watched.dtype),
-        sharding=NamedSharding(mesh, PartitionSpec(None, None, split)),
-    )
+    """Whole on every device: there is one."""
+    shape = (limits.num_pages, limits.page_size, watched.width)
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(watched.dtype), sharding=everywhere(mesh))
 
 
 def written(states: Array, new: Array, batch: RaggedBatch) -> Array:

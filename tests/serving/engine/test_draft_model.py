@@ -53,6 +53,12 @@ def test_a_deployment_guesses_as_deep_as_it_says() -> None:
     assert most_guesses(SpeculationConfig(kind="ngram", depth=3), SIZES | {"tensor": 4}) == 3
 
 
+@pytest.mark.parametrize("axis", ["expert", "tensor"])
+def test_a_head_is_refused_on_more_than_one_device(axis: str) -> None:
+    with pytest.raises(ConfigError, match=rf"mesh\.{axis}.*one device"):
+        most_guesses(SpeculationConfig(kind="eagle3"), SIZES | {axis: 2})
+
+
 @pytest.mark.parametrize("axis", ["data", "pipeline"])
 def test_an_axis_that_needs_the_host_between_tokens_is_refused(axis: str) -> None:
     with pytest.raises(ConfigError, match=rf"mesh\.{axis}"):

@@ -11,7 +11,7 @@ from scripts.check_feature_pairs.laboratory import Laboratory
 from scripts.check_feature_pairs.table import PairCheck, covering_sets
 from tests.fakes.tiny_model import tiny_executor
 
-OTHER_PROGRAMS = ("n-gram", "draft model", "adapter", "int8 pages", "mesh of 4")
+OTHER_PROGRAMS = ("n-gram", "draft model", "EAGLE-3 head", "adapter", "int8 pages", "mesh of 4")
 HERE = tuple(feature for feature in FEATURES if feature.name not in OTHER_PROGRAMS)
 SETS = covering_sets(HERE, size=5, seed=3)
 
