@@ -25,6 +25,18 @@ def dense_program(model: Model, length: int) -> tuple[Any, tuple[Array, ...]]:
     return jax.jit(run), tuple(leaves)
 
 
+def dense_states(model: Model, token_ids: np.ndarray) -> np.ndarray:
+    """[T] -> [T, D] after the last norm."""
+    graph, state = nnx.split(model)
+    length = len(token_ids)
+
+    @jax.jit
+    def run(state: Any, token_ids: Array) -> Array:
+        return nnx.merge(graph, state)(token_ids, jnp.arange(length), None, dense_attend(1, length))[0]
+
+    return np.asarray(run(state, jnp.asarray(token_ids, jnp.int32)))
+
+
 def dense_logits(model: Model, token_ids: np.ndarray) -> np.ndarray:
     """[T] -> [T, V]."""
     program, weights = dense_program(model, len(token_ids))

@@ -15,7 +15,6 @@ from jax import Array
 from transformers import PreTrainedModel
 
 from models import checkpoint
-from models.dense import dense_attend
 from serving.config import Deployment, EngineConfig, ModelConfig
 from serving.engine.block_pool import BlockPool
 from serving.engine.embedding import EmbedRequest, PooledEvent, TextFacts
@@ -29,6 +28,7 @@ from serving.engine.text_model import TextModel
 from sharding.mesh import one_device
 from tests.fakes.tiny_model import BUCKETS, CONFIG, MAX_MODEL_LEN, MAX_NUM_SEQS, tiny_executor, tiny_llama
 from tests.models import hub_checkpoints
+from tests.models.forward import dense_states
 
 PAGE, ROWS, BUDGET, VOCAB, WIDTH = 8, 4, 32, CONFIG["vocab_size"], CONFIG["hidden_size"]
 TOLERANCE = 1e-4
@@ -118,7 +118,7 @@ def test_states_of_a_qwen3_become_the_hubs_vectors(pooling: Pooling, tmp_path: P
     hub = hub_checkpoints.model("Qwen3ForCausalLM")
     model, _, _ = checkpoint.load(hub_checkpoints.write(hub, tmp_path), jnp.float32, layers="list")
     ids, texts = text(4, 24), np.zeros((len(FIELDS), 2), np.int32)
-    hidden, _ = model(jnp.array(ids), jnp.arange(24), None, dense_attend(1, 24))
+    hidden = jnp.array(dense_states(model, np.array(ids)))
     texts[:, 0] = (0, 23, 24, 1, 1) if pooling is Pooling.LAST else (0, 0, 24, 24, 1)
     texts[0, 1] = 1  # no text
     sums = jnp.full((1, hidden.shape[1]), jnp.nan)

@@ -1,15 +1,39 @@
 """A model on a mesh gives the tokens of one device, with no collective more than it must have, and pages in place."""
 
+import asyncio
 import math
 import re
 from collections import Counter
+from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from serving.config import Deployment, ModelConfig
+from serving.engine.embedding import EmbedRequest, TextFacts
 from serving.engine.executor import Executor
+from serving.engine.local import start_local_engine
+from serving.engine.pooler import Pooler
+from serving.engine.request import Pooling
+from serving.engine.text_model import TextModel
 from serving.planner.collectives import collectives_of
-from tests.sharding.eight_devices.tiny_engine import CONFIG, LAYERS, TOKENS, Stream, executor, serve, ties
+from sharding.mesh import make_mesh
+from tests.models.forward import dense_states
+from tests.sharding.eight_devices.tiny_engine import (
+    CONFIG,
+    LAYERS,
+    LONGEST,
+    SEQUENCES,
+    TOKENS,
+    VOCAB,
+    Stream,
+    executor,
+    family,
+    serve,
+    ties,
+)
 
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute", "collective-broadcast")
 
@@ -104,3 +128,26 @@ def test_serving_compiles_nothing(eight: Executor) -> None:
     compiled.clear()
     serve(eight)
     assert not compiled
+
+
+def test_texts_have_the_vectors_of_one_device(eight: Executor) -> None:
+    facts = TextFacts(dimensions=CONFIG["hidden_size"], vocab_size=VOCAB, max_tokens=LONGEST)
+    texts = tuple(tuple(np.random.default_rng(n).integers(0, VOCAB, n).tolist()) for n in (3, 30))
+    eight.pooler = Pooler(eight.programs, SEQUENCES, make_mesh({"tensor": 8}), unit=True)
+
+    async def embedded() -> np.ndarray:
+        deployment = Deployment(name="tiny", model=ModelConfig(checkpoint=Path("none")))
+        text_model = TextModel(pooling=Pooling.MEAN, unit=True, facts=facts)
+        engine = start_local_engine(deployment, eight, startup_seconds=0.0, text_model=text_model)
+        assert engine.model_embedder is not None
+        try:
+            return await engine.model_embedder.embed(EmbedRequest(request_id="texts", texts=texts))
+        finally:
+            await engine.close()
+
+    found = family("LlamaForCausalLM")
+    parsed = found.parse(CONFIG | {"architectures": ["LlamaForCausalLM"]})
+    model = found.build(parsed, jnp.dtype("float32"), layers="list")
+    for text, vector in zip(texts, asyncio.run(embedded()), strict=True):
+        mean = dense_states(model, np.array(text)).mean(axis=0)
+        np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=1e-4)
