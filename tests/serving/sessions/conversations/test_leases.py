@@ -43,9 +43,14 @@ class Leaping:
 @pytest.fixture(params=["redis", "postgres"])
 async def leaping(request: pytest.FixtureRequest, redis_server: RedisServer) -> AsyncIterator[Leaping]:
     if request.param == "redis":
+        with Redis.from_url(redis_server.url) as redis:  # other tests leave leases behind
+            redis.flushdb()
         one = Leaping(RedisConversationStore(redis_server.url), "redis", redis_server.url)
     else:
         server: PostgresServer = request.getfixturevalue("postgres_server")
+        connection = await asyncpg.connect(server.url)
+        await connection.execute("DROP TABLE IF EXISTS weft_leases")
+        await connection.close()
         one = Leaping(PostgresConversationStore(server.url), "postgres", server.url)
     yield one
     await one.store.release(["living", "dead"])
