@@ -3,7 +3,7 @@
 //   messages           all of its branches', each { id, parent, next }: see branches.js
 //   library            { store, files: [{ id, name }] }: a vector store of the server's, and what was put into it
 //   user message       { role: "user", content }
-//   assistant message  { role: "assistant", content, model, toolCalls, citations, finishReason, stats, error, stream }
+//   assistant message  { role: "assistant", content, reasoning, model, toolCalls, citations, finishReason, stats, error, stream }
 //                      and, where the server said so, { detail } of its end, { notices }, each { kind, text }, and
 //                      { response }, its id at the server
 //   tool call          { name, arguments }, and of one that runs on the server { state, result }
@@ -24,7 +24,7 @@ export function userMessage(content) {
 }
 
 export function assistantMessage(model) {
-  const parts = { content: "", toolCalls: [], citations: [] };
+  const parts = { content: "", reasoning: "", toolCalls: [], citations: [] };
   return { role: "assistant", ...parts, model, finishReason: null, stats: null, error: null, stream: null };
 }
 

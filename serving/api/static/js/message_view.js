@@ -51,6 +51,8 @@ class AnswerView {
 
   constructor(message) {
     this.#message = message;
+    this.thoughts = element("pre", { tabindex: "0" });
+    this.reasoning = element("details.reasoning", { hidden: true }, element("summary", {}, "Reasoning"), this.thoughts);
     this.calls = element("div.tool-calls");
     const text = element("div.prose");
     this.prose = new Prose(text);
@@ -69,7 +71,7 @@ class AnswerView {
     this.footer = element("footer.footer", {},
       this.versions.node, element("div.actions", {}, this.copy, this.again), this.stats);
     this.node = element("article.message.assistant", { "aria-label": "Answer" },
-      this.calls, text, this.waiting, this.citations, this.notices.node, this.ending, this.failure, this.footer);
+      this.reasoning, this.calls, text, this.waiting, this.citations, this.notices.node, this.ending, this.failure, this.footer);
   }
 
   update({ isLast, streaming, queue, ...place }) {
@@ -77,6 +79,7 @@ class AnswerView {
     this.versions.update(place);
     if (this.#shown !== message.content) this.prose.update(message.content);
     this.#shown = message.content;
+    this.#updateReasoning(message.reasoning ?? "");
     this.#updateCalls(message.toolCalls);
     const empty = message.content === "" && message.toolCalls.length === 0;
     this.waiting.hidden = !(streaming && empty);
@@ -93,6 +96,11 @@ class AnswerView {
     this.notices.update(message.notices ?? []);
     this.#updateEnding(streaming, empty);
     this.#updateFailure(streaming ? null : message.error, isLast);
+  }
+
+  #updateReasoning(reasoning) {
+    this.reasoning.hidden = reasoning === "";
+    if (this.thoughts.textContent !== reasoning) this.thoughts.textContent = reasoning;
   }
 
   #updateCalls(calls) {

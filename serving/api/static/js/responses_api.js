@@ -75,7 +75,7 @@ export class ResponsesApi {
 
   async *#chunks(response, place) {
     const turn = new TurnEvents();
-    if (place.id) yield { whole: { content: "", toolCalls: [], citations: [] } }; // it is told from its beginning again
+    if (place.id) yield { whole: { content: "", reasoning: "", toolCalls: [], citations: [] } }; // it is told from its beginning again
     for await (const { chunk: event } of this.#client.events(response)) {
       if (event.type === "error") throw failureOf(event);
       if (event.type === "response.created") {
@@ -101,12 +101,17 @@ function bodyOf({ messages, ...request }) {
 class TurnEvents {
   #calls = new Map(); // output_index -> index among the calls
   #texts = 0;
+  #thoughts = 0;
 
   *chunks(event) {
     switch (event.type) {
       case "response.output_item.added":
         if (CALLS.includes(event.item.type)) yield { call: this.#call(event) };
         else if (event.item.type === "message" && this.#texts++) yield piece(BETWEEN_TEXTS);
+        else if (event.item.type === "reasoning" && this.#thoughts++) yield thought(BETWEEN_TEXTS);
+        break;
+      case "response.reasoning_text.delta":
+        yield thought(event.delta);
         break;
       case "response.output_text.delta":
         yield piece(event.delta);
@@ -140,6 +145,10 @@ class TurnEvents {
 
 function piece(content) {
   return { choices: [{ delta: { content } }] };
+}
+
+function thought(text) {
+  return { choices: [{ delta: { reasoning_content: text } }] };
 }
 
 /** What a call's item says, as an answer keeps it: { name, arguments, state, result }. */

@@ -86,11 +86,12 @@ export class Turn {
     else Object.assign(call, known);
   }
 
-  #takeDelta({ content, tool_calls: toolCalls }) {
-    if (!content && !toolCalls?.length) return;
+  #takeDelta({ content, reasoning_content: reasoning, tool_calls: toolCalls }) {
+    if (!content && !reasoning && !toolCalls?.length) return;
     this.#lastToken = this.#now();
     this.#firstToken ??= this.#lastToken;
     this.answer.content += content ?? "";
+    if (reasoning) this.answer.reasoning = (this.answer.reasoning ?? "") + reasoning;
     for (const { index, function: part } of toolCalls ?? []) {
       const call = (this.answer.toolCalls[index] ??= { name: "", arguments: "" });
       call.name += part?.name ?? "";
