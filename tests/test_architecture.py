@@ -36,6 +36,8 @@ USES_JAX = {
     "verify.py",
     "verifier.py",
     "drafting.py",
+    "eagle_head.py",
+    "hidden_pages.py",
     "drafter.py",
     "draft_model.py",
     "exchange.py",
