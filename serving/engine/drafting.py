@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pallas_kernels.ragged import Pool
 from serving.engine import hidden_pages, sampling, steps
 from serving.engine.batch import SEQUENCE_FIELDS, BatchLayout
+from serving.engine.hidden_pages import AnyPool
 from serving.engine.sampler_rows import NO_ID
 
 Fields = dict[str, Array]  # see `steps.unpack`
@@ -31,8 +31,8 @@ class Guesser(Protocol):
     def ahead(self) -> int: ...
 
     def read(
-        self, program: steps.ModelProgram, model: Any, layout: BatchLayout, fields: Fields, pool: Pool, *given: Array
-    ) -> tuple[Array, Pool]:
+        self, program: steps.ModelProgram, model: Any, layout: BatchLayout, fields: Fields, pool: AnyPool, *given: Array
+    ) -> tuple[Array, AnyPool]:
         """(hidden [T, D], pool) of tokens that are known; `given` is what it needs of the model it guesses for."""
         ...
 
@@ -42,10 +42,10 @@ class Guesser(Protocol):
         model: Any,
         layout: BatchLayout,
         fields: Fields,
-        pool: Pool,
+        pool: AnyPool,
         guesses: Array,  # [S]
         hidden: Array,  # [S, D] that they were drawn from
-    ) -> tuple[Array, Pool]:
+    ) -> tuple[Array, AnyPool]:
         """The same of one guess each."""
         ...
 
@@ -60,8 +60,8 @@ class DraftGuesser:
     ahead = 0
 
     def read(
-        self, program: steps.ModelProgram, model: Any, layout: BatchLayout, fields: Fields, pool: Pool, *given: Array
-    ) -> tuple[Array, Pool]:
+        self, program: steps.ModelProgram, model: Any, layout: BatchLayout, fields: Fields, pool: AnyPool, *given: Array
+    ) -> tuple[Array, AnyPool]:
         return steps.walked(program, model, layout, fields, pool, fields["token_ids"].reshape(-1))
 
     def go_on(
@@ -70,10 +70,10 @@ class DraftGuesser:
         model: Any,
         layout: BatchLayout,
         fields: Fields,
-        pool: Pool,
+        pool: AnyPool,
         guesses: Array,
         hidden: Array,
-    ) -> tuple[Array, Pool]:
+    ) -> tuple[Array, AnyPool]:
         return steps.walked(program, model, layout, fields, pool, guesses)
 
     def logits(self, program: steps.ModelProgram, model: Any, hidden: Array) -> Array:
@@ -90,8 +90,8 @@ class HeadGuesser:
         self._vocab_size = vocab_size
 
     def read(
-        self, program: steps.ModelProgram, model: Any, layout: BatchLayout, fields: Fields, pool: Pool, *given: Array
-    ) -> tuple[Array, Pool]:
+        self, program: steps.ModelProgram, model: Any, layout: BatchLayout, fields: Fields, pool: AnyPool, *given: Array
+    ) -> tuple[Array, AnyPool]:
         h = model.fused(hidden_pages.read(given[0], steps.ragged_batch(fields, layout)))
         return steps.walked(program, model, layout, fields, pool, (fields["token_ids"].reshape(-1), h))
 
@@ -101,10 +101,10 @@ class HeadGuesser:
         model: Any,
         layout: BatchLayout,
         fields: Fields,
-        pool: Pool,
+        pool: AnyPool,
         guesses: Array,
         hidden: Array,
-    ) -> tuple[Array, Pool]:
+    ) -> tuple[Array, AnyPool]:
         return steps.walked(program, model, layout, fields, pool, (guesses, hidden))
 
     def logits(self, program: steps.ModelProgram, model: Any, hidden: Array) -> Array:
@@ -119,10 +119,10 @@ def draft(
     most: int,
     num_rows: int,
     weights: tuple[Array, ...],
-    pool: Pool,
+    pool: AnyPool,
     vector: Array,  # of ranges whose tokens are all known; `guesses` says how many are to be made after each
     *given: Array,  # see `Guesser.read`
-) -> tuple[Pool, Array]:
+) -> tuple[AnyPool, Array]:
     """Returns (pool, guesses [K, R]), `NO_ID` where there is none.
 
     The K and V of a guess are written where its position's will be, those of a sequence's last guess not at all.
@@ -140,7 +140,7 @@ def draft(
     made = jnp.full((most, num_rows), NO_ID, jnp.int32)
     made = made.at[0, jnp.where(wanted > 0, row, num_rows)].set(first, mode="drop")
 
-    def go_on(number: Array, state: tuple[Pool, Array, Array, Array]) -> tuple[Pool, Array, Array, Array]:
+    def go_on(number: Array, state: tuple[AnyPool, Array, Array, Array]) -> tuple[AnyPool, Array, Array, Array]:
         pool, tokens, hidden, made = state
         one_each = _one_each(sequences, tables, jnp.sum(wanted > number, dtype=jnp.int32), number)
         single = BatchLayout(layout.sequences, layout.sequences, layout.table_width)

@@ -5,6 +5,7 @@ it does so with both. A deployment without such a head has no such part.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +29,8 @@ class WatchedPool:
 AnyPool = Pool | WatchedPool
 
 
-def states_form(watched: WatchedLayers, limits: ExecutorLimits, mesh: Mesh) -> jax.ShapeDtypeStruct:
-    """Whole on every device: there is one."""
+def states_form(watched: WatchedLayers, limits: ExecutorLimits, mesh: Mesh) -> Any:
+    """A jax.ShapeDtypeStruct. Whole on every device: there is one."""
     shape = (limits.num_pages, limits.page_size, watched.width)
     return jax.ShapeDtypeStruct(shape, jnp.dtype(watched.dtype), sharding=everywhere(mesh))
 

@@ -2,8 +2,8 @@
 
 A plan names every page of every sequence and how each is sampled, at every step. What a host knows already stays
 behind: pages that a row had before, and the sampling that it was admitted with. The receiver puts them back, and
-compares the digest with its own: hosts that ran different plans would wait for each other for ever. That a range is of a
-text to embed stays behind too: no deployment on several hosts embeds, and a trace is replayed for its steps.
+compares the digest with its own: hosts that ran different plans would wait for each other for ever. That a range is of
+a text to embed stays behind too: no deployment on several hosts embeds, and a trace is replayed for its steps.
 """
 
 import zlib

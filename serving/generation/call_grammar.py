@@ -163,4 +163,3 @@ class _Rendered:
 
 def _schema(schema: dict[str, Any]) -> str:
     return json.dumps({**schema, "x-guidance": {"whitespace_pattern": _JSON_SPACE}})
-
