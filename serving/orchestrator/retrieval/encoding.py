@@ -7,7 +7,7 @@ import numpy as np
 
 from serving.engine.embedding import Texts
 from serving.errors import RequestError
-from serving.generation.text_embedder import EncoderTokenizer
+from serving.generation.text_embedder import TextTokenizer
 
 # Token ids, and on whose account they are computed: a principal as msgpack. [texts, D] float32, each row of length 1.
 Embed = Callable[[Texts, bytes], Awaitable[np.ndarray]]
@@ -18,7 +18,7 @@ class Encoding:
     name: str
     dimensions: int
     max_tokens: int  # of a text, marks included
-    tokenizer: EncoderTokenizer
+    tokenizer: TextTokenizer
     embed: Embed
 
     @property
