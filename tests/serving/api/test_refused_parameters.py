@@ -16,7 +16,7 @@ BOTH = """guided_decoding_backend guided_whitespace_pattern kv_transfer_params l
 lora_request prompt_embeds request_id
 return_tokens_as_token_ids service_tier spaces_between_special_tokens store truncate_prompt_tokens use_beam_search
 vllm_xargs""".split()
-CHAT_ONLY = """audio best_of chat_template documents echo function_call functions include_reasoning media_io_kwargs
+CHAT_ONLY = """audio best_of chat_template documents echo function_call functions media_io_kwargs
 mm_processor_kwargs modalities moderation prediction prompt_cache_options prompt_cache_retention reasoning_effort
 thinking_token_budget verbosity web_search_options""".split()
 TEXT_ONLY = ["max_completion_tokens", "messages", "suffix", "tools"]

@@ -413,7 +413,7 @@ async def test_tool_call_tags_that_are_special_tokens_stay_where_tools_are_offer
     }
     write_config(tmp_path, added_tokens_decoder=added)
     tokenizer = load_tokenizer(tmp_path)
-    template = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    template = "{# <tool_call> #}{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
     chat_format = ChatFormat({"default": template}, {}, source="testing")
     ids = tokenizer.encode("<tool_call>red</tool_call><|end|>", add_special_tokens=False)
     assert tokenizer.is_special(ids[0])

@@ -17,6 +17,7 @@ from serving.orchestrator.tools.registry import ToolResult, ToolScope
 from serving.orchestrator.turns import conversation_of
 from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.keeper import Keeper
+from serving.sessions.conversations.quota import UNBOUNDED, Quota
 from serving.sessions.conversations.records import Item, Owner, StoredTurn
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore
 from serving.sessions.conversations.store import Edit, Key, Rows
@@ -39,11 +40,13 @@ class MortalStore(SqliteConversationStore):
         self._left = death
         self._written = written
 
-    async def create(self, tree: str, owner: Owner, rows: Rows) -> None:
-        await self._mortal(partial(super().create, tree, owner, rows))
+    async def create(self, tree: str, owner: Owner, rows: Rows, quota: Quota = UNBOUNDED) -> None:
+        await self._mortal(partial(super().create, tree, owner, rows, quota))
 
-    async def change(self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit]) -> Any:
-        return await self._mortal(partial(super().change, tree, keys, work))
+    async def change(
+        self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit], quota: Quota = UNBOUNDED
+    ) -> Any:
+        return await self._mortal(partial(super().change, tree, keys, work, quota))
 
     async def lease(self, names: Sequence[str], seconds: float) -> None:
         await self._mortal(partial(super().lease, names, seconds))

@@ -179,7 +179,7 @@ async def test_what_is_refused_before_it_begins_leaves_nothing(make_api: ApiMake
     [
         ({"reasoning": {"effort": "low"}}, "reasoning"),
         ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
-        ({"input": [{"type": "reasoning", "summary": []}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"tools": [{"type": "image_generation"}]}, "tools[0]"),
         ({"tools": [{"type": "file_search", "vector_store_ids": ["vs"]}]}, "tools[0]"),
