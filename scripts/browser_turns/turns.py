@@ -70,7 +70,7 @@ def _unsaid(page: Page, shown: Shown) -> None:
 
 def _stopped(page: Page, shown: Shown) -> None:
     _must("jobs__get_report" in shown.calls, "the report was not asked for")
-    _must("3 times" in shown.ending, "the turn did not end by its repeated call")
+    _must("same call" in shown.ending, "the turn did not end by its repeated call")
 
 
 TURNS = (
