@@ -8,7 +8,7 @@ from typing import Any
 
 from serving.api.reply_parts import Logprobs, chat_logprobs, flagged
 from serving.engine.request import FinishReason
-from serving.generation.answers.answer_reader import AnswerReader
+from serving.generation.answers.delta_reader import DeltaReader
 from serving.generation.answers.parts import ToolCall
 from serving.generation.request import TextDelta, TextLogprobs
 
@@ -29,10 +29,8 @@ class ChatChoice:
     ) -> None:
         """A call's id follows from `reply_id`, so that all readers of one reply see the same."""
         self._index = index
-        self._tools = tools
-        self._ids = (_call_id(reply_id, index, number) for number in itertools.count())
+        self._reader = DeltaReader(tools, (_call_id(reply_id, index, number) for number in itertools.count()))
         self._include_reasoning = include_reasoning
-        self._reader: AnswerReader | None = None  # made for the first delta, which says how the answer is written
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._tool_calls: list[dict[str, Any]] = []
@@ -45,16 +43,10 @@ class ChatChoice:
 
     def show(self, delta: TextDelta) -> Seen:
         """For a stream: what has become certain, each call whole and with its index."""
-        if self._reader is None:
-            self._reader = AnswerReader(delta.answer, self._tools, lambda: next(self._ids))
-        parsed = self._reader.feed(delta.text)
-        content, reasoning, calls = parsed.content, parsed.reasoning, parsed.tool_calls
-        if delta.finish_reason is not None:
-            rest = self._reader.finish()
-            content, reasoning, calls = content + rest.content, reasoning + rest.reasoning, calls + rest.tool_calls
-        if not self._include_reasoning:
-            reasoning = ""
-        return Seen(content, reasoning, [_call(call) for call in calls], self._reason(delta.finish_reason))
+        parsed = self._reader.read(delta)
+        reasoning = parsed.reasoning if self._include_reasoning else ""
+        calls = [_call(call) for call in parsed.tool_calls]
+        return Seen(parsed.content, reasoning, calls, self._reason(delta.finish_reason))
 
     def keep(self, delta: TextDelta) -> None:
         """For a whole reply."""
@@ -89,7 +81,7 @@ class ChatChoice:
         return choice
 
     def _reason(self, reason: FinishReason | None) -> str | None:
-        if reason is FinishReason.STOP and self._reader is not None and self._reader.calls_made:
+        if reason is FinishReason.STOP and self._reader.calls_made:
             return "tool_calls"
         return reason.value if reason else None
 

@@ -5,8 +5,8 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 
 from serving.engine.request import FinishReason
-from serving.generation.answers.answer_reader import AnswerReader
-from serving.generation.answers.parts import Part, Reasoning, ToolCall
+from serving.generation.answers.delta_reader import DeltaReader
+from serving.generation.answers.parts import Reasoning, ToolCall
 from serving.generation.request import TextDelta, Usage
 from serving.orchestrator.memory.strategies import Recalled
 from serving.orchestrator.turn_calls import OfferedTools, assistant_message, call_ids, same_call
@@ -100,9 +100,7 @@ class Answer:
     """One answer of the model, read as it comes."""
 
     def __init__(self, state: TurnState) -> None:
-        self._tools = state.offered.shown
-        self._ids = state.ids
-        self._reader: AnswerReader | None = None  # made for the first delta, which says how the answer is written
+        self._reader = DeltaReader(state.offered.shown, state.ids)
         self._of_client = state.offered.names_of_client
         self._texts: list[str] = []
         self._thoughts: list[str] = []
@@ -125,12 +123,7 @@ class Answer:
 
     def see(self, delta: TextDelta) -> Iterator[TurnEvent]:
         self.usage, self.finish = delta.usage, delta.finish_reason
-        if self._reader is None:
-            self._reader = AnswerReader(delta.answer, self._tools, lambda: next(self._ids))
-        parts: Sequence[Part] = self._reader.feed(delta.text).parts
-        if delta.finish_reason is not None:
-            parts = (*parts, *self._reader.finish().parts)
-        for part in parts:
+        for part in self._reader.read(delta).parts:
             if isinstance(part, Reasoning):
                 self._thoughts.append(part.text)
                 yield ReasoningOut(part.text)
@@ -139,6 +132,6 @@ class Answer:
                 yield CallBegun(part.id, part.name)
                 yield CallArguments(part.id, part.arguments)
                 yield CallReady(part, runs_here=part.name not in self._of_client)
-            elif part:
+            else:
                 self._texts.append(part)
                 yield TextOut(part)

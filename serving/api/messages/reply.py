@@ -23,8 +23,8 @@ from serving.api.messages.body import THEIR_WORDS, MessagesBody
 from serving.api.reply_parts import fallback_of
 from serving.api.service import Service
 from serving.engine.request import FinishReason
-from serving.generation.answers.answer_reader import AnswerReader
-from serving.generation.answers.parts import Part, Reasoning, ToolCall
+from serving.generation.answers.delta_reader import DeltaReader
+from serving.generation.answers.parts import Reasoning, ToolCall
 from serving.generation.request import TextDelta
 
 Event = dict[str, Any]
@@ -89,35 +89,25 @@ class Blocks:
     """What has become certain of the answer, as the events of its blocks."""
 
     def __init__(self, reply_id: str, *, tools: Sequence[dict[str, Any]] | None) -> None:
-        self._tools = tools
-        self._ids = (_call_id(reply_id, number) for number in itertools.count())
-        self._reader: AnswerReader | None = None  # made for the first delta, which says how the answer is written
+        self._reader = DeltaReader(tools, (_call_id(reply_id, number) for number in itertools.count()))
         self._index = -1
         self._open = ""  # the type of the block that is open
 
     def show(self, delta: TextDelta) -> Iterator[Event]:
-        for part in self._parts(delta):
+        for part in self._reader.read(delta).parts:
             yield from self._call(part) if isinstance(part, ToolCall) else self._said(part)
         if delta.finish_reason is not None:
             yield from self._close()
 
     def end(self, delta: TextDelta) -> dict[str, Any]:
-        called = self._reader is not None and self._reader.calls_made > 0
         if delta.finish_reason is FinishReason.CONTENT_FILTER:
             return {"stop_reason": "refusal", "stop_sequence": None}
         if delta.finish_reason is not FinishReason.STOP:
             return {"stop_reason": "max_tokens", "stop_sequence": None}
-        if called:
+        if self._reader.calls_made:
             return {"stop_reason": "tool_use", "stop_sequence": None}
         stop = delta.stop_reason
         return {"stop_reason": "end_turn" if stop is None else "stop_sequence", "stop_sequence": stop}
-
-    def _parts(self, delta: TextDelta) -> Iterator[Part]:
-        if self._reader is None:
-            self._reader = AnswerReader(delta.answer, self._tools, lambda: next(self._ids))
-        yield from self._reader.feed(delta.text).parts
-        if delta.finish_reason is not None:
-            yield from self._reader.finish().parts
 
     def _said(self, part: str | Reasoning) -> Iterator[Event]:
         kind, text = ("thinking", part.text) if isinstance(part, Reasoning) else ("text", part)

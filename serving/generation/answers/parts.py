@@ -29,6 +29,8 @@ class ParsedText:
 
     @classmethod
     def of(cls, parts: Sequence[Part]) -> "ParsedText":
+        if len(parts) == 1 and isinstance(parts[0], str):  # nearly every token of nearly every answer
+            return cls(content=parts[0], parts=(parts[0],))
         return cls(
             content="".join(part for part in parts if isinstance(part, str)),
             reasoning="".join(part.text for part in parts if isinstance(part, Reasoning)),

@@ -1,0 +1,30 @@
+"""A choice's deltas to the parts of its answer."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from serving.generation.answers.answer_reader import AnswerReader
+from serving.generation.answers.parts import ParsedText
+from serving.generation.request import TextDelta
+
+
+class DeltaReader:
+    """`call_ids` are taken in the order of the calls; `tools` as for an AnswerReader."""
+
+    def __init__(self, tools: Sequence[dict[str, Any]] | None, call_ids: Iterator[str]) -> None:
+        self._tools = tools
+        self._call_ids = call_ids
+        self._reader: AnswerReader | None = None  # made for the first delta, which says how the answer is written
+
+    @property
+    def calls_made(self) -> int:
+        return 0 if self._reader is None else self._reader.calls_made
+
+    def read(self, delta: TextDelta) -> ParsedText:
+        """What has become certain; with the last delta, all that is left."""
+        if self._reader is None:
+            self._reader = AnswerReader(delta.answer, self._tools, lambda: next(self._call_ids))
+        parsed = self._reader.feed(delta.text)
+        if delta.finish_reason is None:
+            return parsed
+        return ParsedText.of([*parsed.parts, *self._reader.finish().parts])
