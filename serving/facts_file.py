@@ -28,10 +28,7 @@ class FactsFile:
                 path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             path.chmod(0o600)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.execute("PRAGMA secure_delete = ON")  # what was deleted does not stay in free pages
-            self._connection.executescript(schema)
+            prepare(self._connection, schema)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"{setting}: {path} cannot be used: {error}", param=setting.rpartition(".")[2]) from error
 
@@ -68,6 +65,15 @@ class FactsFile:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+def prepare(connection: sqlite3.Connection, schema: str) -> None:
+    """A new connection, for a file that several processes use and from which what is deleted has to be gone."""
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file: `purge` can give its free pages back
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA secure_delete = ON")  # FAST leaves what was written where pages were split
+    connection.executescript(schema)
 
 
 def purge(connection: sqlite3.Connection) -> None:

@@ -8,7 +8,6 @@ from serving.engine.client import Engine, EngineStats
 from serving.engine.operation import EngineState
 from serving.errors import WeftError
 
-FRESH_SECONDS = 0.25  # for which an answer is believed
 _PAUSE_SECONDS = 0.1
 _ANSWER_SECONDS = 2.0
 
@@ -19,13 +18,11 @@ def takes_requests(stats: EngineStats) -> bool:
 
 
 class EngineWatch:
-    """Those who ask at once share one question."""
+    """Those who ask at once share one question. No answer is kept: an engine can die in the moment after it."""
 
     def __init__(self, engine: Engine, now: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._now = now
-        self._is_up = False
-        self._asked_at = float("-inf")
         self._asking: asyncio.Task[bool] | None = None
 
     async def is_up(self, patience: float = 0.0) -> bool:
@@ -39,16 +36,14 @@ class EngineWatch:
 
     async def _look(self) -> bool:
         if self._asking is None:
-            if self._now() - self._asked_at < FRESH_SECONDS:
-                return self._is_up
             self._asking = asyncio.create_task(self._ask())
         return await asyncio.shield(self._asking)
 
     async def _ask(self) -> bool:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                self._is_up = takes_requests(await self._engine.stats())
+                return takes_requests(await self._engine.stats())
         except (WeftError, TimeoutError):
-            self._is_up = False
-        self._asked_at, self._asking = self._now(), None
-        return self._is_up
+            return False
+        finally:
+            self._asking = None

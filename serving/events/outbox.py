@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from serving.errors import ConfigError
-from serving.facts_file import purge
+from serving.facts_file import prepare, purge
 
 BUSY_SECONDS = 5.0  # how long another process may hold the file
 _TRIMMED_AT_ONCE = 200
@@ -182,11 +182,7 @@ class Outbox:
     def _open(self) -> Iterator[sqlite3.Connection]:
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as database:
-            database.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = NORMAL")
-            database.execute("PRAGMA secure_delete = ON")  # what was erased does not stay in free pages
-            database.executescript(_SCHEMA)
+            prepare(database, _SCHEMA)
             yield database
 
 

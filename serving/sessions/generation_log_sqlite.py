@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.errors import ConfigError, StreamLogError
-from serving.facts_file import purge
+from serving.facts_file import prepare, purge
 from serving.sessions.generation_log import LOG_FULL, LOG_UNAVAILABLE, LogLimits, NotHeldError, Page, Signals
 
 BUSY_SECONDS = 5.0  # how long another process may hold the file
@@ -289,11 +289,7 @@ class SqliteGenerationLog:
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False)
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
-        db.execute("PRAGMA secure_delete = ON")  # FAST leaves what was said where pages were split
-        db.executescript(_SCHEMA)
+        prepare(db, _SCHEMA)
         return db
 
     def _purge(self) -> None:

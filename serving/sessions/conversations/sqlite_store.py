@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.errors import ConfigError, ConversationStoreError
-from serving.facts_file import purge
+from serving.facts_file import prepare, purge
 from serving.sessions.conversations.quota import UNBOUNDED, Quota, Size
 from serving.sessions.conversations.records import Owner
 from serving.sessions.conversations.store import Edit, Key, NoTreeError, Rows
@@ -190,10 +190,7 @@ class SqliteConversationStore:
     def _connect(self) -> sqlite3.Connection:
         place = MEMORY if self._path is None else self._path
         db = sqlite3.connect(place, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
-        db.execute("PRAGMA secure_delete = ON")  # what was erased does not stay in free pages
-        db.executescript(_SCHEMA)
+        prepare(db, _SCHEMA)
         db.execute("BEGIN IMMEDIATE")
         if db.execute(_MEASURE).rowcount:
             db.execute(_SUM)

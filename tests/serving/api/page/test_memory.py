@@ -25,6 +25,7 @@ def test_nobody_is_named_to_the_server_before_they_switch_the_memory_on(page: Pa
     assert chat.remembers == {}
     dialog = memory(page)
     remember = dialog.get_by_role("switch", name="Remember what I say")
+    expect(remember).to_be_enabled()  # once the server has told how it is
     expect(remember).not_to_be_checked()
     remember.focus()
     page.keyboard.press("Space")

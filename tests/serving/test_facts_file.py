@@ -1,0 +1,25 @@
+import sqlite3
+from pathlib import Path
+
+from serving.facts_file import FactsFile
+
+
+async def test_what_is_deleted_leaves_no_bytes_and_its_space_comes_back(tmp_path: Path) -> None:
+    file = FactsFile(tmp_path, "CREATE TABLE IF NOT EXISTS facts (text TEXT)")
+    words = [("marmalade " * 300,)] * 300
+
+    def write(database: sqlite3.Connection) -> None:
+        database.executemany("INSERT INTO facts VALUES (?)", words)
+
+    def delete(database: sqlite3.Connection) -> None:
+        database.execute("DELETE FROM facts")
+
+    await file.run(write)
+    await file.purge()
+    written = (tmp_path / "facts.sqlite").stat().st_size
+    await file.run(delete)
+    await file.purge()
+    for path in tmp_path.iterdir():
+        assert b"marmalade" not in path.read_bytes(), path
+    assert (tmp_path / "facts.sqlite").stat().st_size < written / 10
+    file.close()
