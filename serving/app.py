@@ -66,13 +66,13 @@ from serving.sessions.generation_log import GenerationLog, LogLimits
 from serving.sessions.generation_log_memory import MemoryGenerationLog
 from serving.sessions.generation_log_sqlite import SqliteGenerationLog
 from serving.settings.conversations import ConversationsConfig
+from serving.settings.postgres import PASSWORD_VARIABLE
 
 if TYPE_CHECKING:
     from serving.api.grpc.server import GrpcServer
 
 REDIS_PASSWORD_VARIABLE = "WEFT_REDIS_PASSWORD"
 GUARD_KEY_VARIABLE = "WEFT_GUARD_API_KEY"
-POSTGRES_PASSWORD_VARIABLE = "WEFT_POSTGRES_PASSWORD"
 EVENTS_KEY_VARIABLE = "WEFT_EVENTS_KEY"
 COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
@@ -359,7 +359,7 @@ def build_conversation_store(config: ConversationsConfig) -> ConversationStore:
     if config.store == "postgres":
         from serving.sessions.conversations.postgres_store import PostgresConversationStore
 
-        return PostgresConversationStore(config.url, retain, os.environ.get(POSTGRES_PASSWORD_VARIABLE))
+        return PostgresConversationStore(config.url, retain, os.environ.get(PASSWORD_VARIABLE))
     from serving.sessions.conversations.redis_store import RedisConversationStore
 
     return RedisConversationStore(config.url, retain, os.environ.get(REDIS_PASSWORD_VARIABLE))

