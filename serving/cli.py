@@ -21,6 +21,7 @@ _COMMANDS = {
     "conversations": "print what is kept of a tenant's or a user's conversations",
     "erase": "erase what is kept of a tenant or a user, everywhere",
     "events": "the event log: its last events, a copy of it, the schema of each type",
+    "reviews": "what moderation has routed to a person: list it, read it, give a verdict",
     "trace": "record the steps of a server that runs, and replay them elsewhere",
     "operate": "pause, sleep, wake, or other weights, of a server that runs",
     "plan": "compile for a machine that is not at hand: does it fit, how fast can it be",

@@ -11,6 +11,7 @@
     /v1/adapters                             see `adapter_routes.py`
     /admin/semantic_cache                    see `semantic_cache_routes.py`
     POST /admin/erase                        see `erasure_routes.py`
+    /admin/reviews                           see `review_routes.py`
     GET  /metrics, /status, /health, /health/live, /health/ready
 
 All need the scope admin, but usage, which a key with the scope usage may read of its own tenant.
@@ -41,6 +42,7 @@ from serving.api.front import Front
 from serving.api.gate import Gate
 from serving.api.health import health_routes
 from serving.api.request_body import read_typed
+from serving.api.review_routes import review_routes
 from serving.api.semantic_cache_routes import semantic_cache_routes
 from serving.api.service import Service
 from serving.api.status.board import StatusBoard
@@ -93,6 +95,7 @@ def build_admin_app(
             *engine_routes(service.engine),
             *adapter_routes(service),
             *erasure_routes(holders),
+            *review_routes(None if service.moderation is None else service.moderation.review),
             *([] if service.semantic_cache is None else semantic_cache_routes(service.semantic_cache)),
             *health_routes(service),
             *status_routes(board),

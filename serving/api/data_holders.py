@@ -52,7 +52,7 @@ class KeptData:
             self.stores and Holder("vector stores", partial(_of_tenant, partial(erase_stores, *self.stores)), False),
             self.files and Holder("files", partial(_of_tenant, self.files.erase), by_user=False),
             self.streams and Holder("streams", partial(_of_tenant, partial(erase_streams, self.streams)), False),
-            self.review and Holder("moderation review", partial(_of_tenant, self.review.erase), by_user=False),
+            self.review and Holder("moderation review", self.review.erase),
             self.events and Holder("events", self.events.erase),
             self.semantic_cache and Holder("semantic cache", partial(_of_tenant, self.semantic_cache.erase), False),
         ]

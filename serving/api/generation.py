@@ -22,7 +22,9 @@ from serving.generation.generator import Generator
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.observability.metrics import Outcome, StreamMeter
 from serving.observability.request_trace import UNTRACED
-from serving.orchestrator.moderation.review import Subject
+from serving.orchestrator.moderation.judges.judge import Direction
+from serving.orchestrator.moderation.policy import REVIEW
+from serving.orchestrator.moderation.review_record import Subject
 from serving.sessions.logged_generation import LoggedEvent
 
 Deltas = AsyncGenerator[tuple[int, TextDelta], None]
@@ -49,6 +51,7 @@ class Generation:
         self.guessed_tokens = 0
         self.accepted_tokens = 0
         self.lease: Lease | None = None  # once it is admitted
+        self.reviewed: set[Direction] = set()  # what a person will look at, and may be told of
         self._service = service
         self._requests = requests
         self._caller = caller
@@ -173,10 +176,13 @@ class Generation:
         return self._reused.steps(self.prepared[0], self.lease, self._moderated)
 
     def _moderated(self, source: StepsOf = merged_steps) -> Steps:
-        subject = Subject(self._caller.principal.tenant, self._caller.request_id)
+        subject = Subject(self._caller.principal.tenant, self._caller.request_id, self._requests[0].user)
 
-        def noted(flags: str) -> None:
-            self._caller.reply_fields[HEADER] = flags
+        def noted(flags: Mapping[str, float]) -> None:
+            told = (f"{category}={score:.2f}" for category, score in sorted(flags.items()))
+            self._caller.reply_fields[HEADER] = ", ".join(told)
+            if REVIEW in flags:
+                self.reviewed.add("input")
 
         return moderated_steps(self._service, subject, self._requests, self.prepared, noted=noted, source=source)
 
@@ -214,6 +220,8 @@ class Generation:
         self._generated[prompt, delta.index] = delta.usage.completion_tokens
         if delta.finish_reason is None:
             return
+        if REVIEW in dict(delta.flags):
+            self.reviewed.add("output")
         meter.end(now, cast(Outcome, delta.finish_reason.value))
         self.guessed_tokens += delta.usage.guessed_tokens
         self.accepted_tokens += delta.usage.accepted_tokens

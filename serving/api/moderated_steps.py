@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -15,12 +15,12 @@ from serving.generation.request import PreparedPrompt, TextRequest
 from serving.orchestrator.moderation.moderation import Moderation
 from serving.orchestrator.moderation.paced_choice import Prompt
 from serving.orchestrator.moderation.policy import Policy
-from serving.orchestrator.moderation.review import Subject
+from serving.orchestrator.moderation.review_record import Subject
 from serving.sessions.logged_generation import LoggedEvent
 
 HEADER = "x-weft-moderation"  # what the policy notes of the prompt: category and score
 
-Noted = Callable[[str], None]
+Noted = Callable[[Mapping[str, float]], None]  # category and score
 
 
 def moderated_steps(
@@ -64,7 +64,7 @@ async def _after_verdict(
         try:
             await asyncio.wait({first, verdict}, return_when=asyncio.FIRST_COMPLETED)
             if flags := await verdict:
-                noted(", ".join(f"{category}={score:.2f}" for category, score in sorted(flags.items())))
+                noted(flags)
             step = await first
         finally:
             for task in (first, verdict):

@@ -25,7 +25,7 @@ from serving.gateway.ask import Ask
 from serving.gateway.principal import Principal
 from serving.generation.request import TextRequest
 from serving.observability.metrics import Outcome
-from serving.orchestrator.moderation.review import Subject
+from serving.orchestrator.moderation.review_record import Subject
 from serving.sessions.logged_generation import Admitted, LoggedEvent
 
 PATIENCE_SECONDS = 120.0  # how long a stream waits for an engine that takes it
@@ -47,7 +47,8 @@ async def resumed_events(service: Service, admitted: Admitted, past: Sequence[Lo
     told = list(past)
     try:
         principal = msgspec.msgpack.decode(admitted.principal, type=Principal)
-        subject, requests = Subject(principal.tenant, admitted.request_id), _requests(admitted)
+        requests = _requests(admitted)
+        subject = Subject(principal.tenant, admitted.request_id, requests[0].user)
         model, base = service.model_id(prompts[0].adapter), service.card.name
         ask = Ask.of(prompts, model=model, stream=True, continues=True, base=base)
         protocol = _PROTOCOLS.get(admitted.protocol, "internal")

@@ -13,6 +13,7 @@ from serving.gateway.lease import Lease
 from serving.generation.request import GenerationOptions, TextDelta, TextRequest
 from serving.observability.request_trace import UNTRACED
 from serving.orchestrator.memory.turn_memory import TurnMemory
+from serving.orchestrator.moderation.judges.judge import Direction
 from serving.orchestrator.turn import TurnRunner
 
 
@@ -41,6 +42,11 @@ class ModelCalls:
     @property
     def completion_tokens(self) -> int:
         return sum(made.completion_tokens for made in self._made)
+
+    @property
+    def reviewed(self) -> set[Direction]:
+        """What a person will look at, and may be told of."""
+        return set().union(*(made.reviewed for made in self._made))
 
     async def __call__(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]:
         # One turn has one model, which was chosen for it.

@@ -61,7 +61,7 @@ class TextRequest:
     may_fall_back: bool = True  # another model may answer, and say so, where the engine of this one is away or full
     priority: Priority | None = None  # None: what the gateway gives, else standard
     tenant: str = ""
-    user: str = ""  # of the tenant's, in its own words: for the event log alone
+    user: str = ""  # of the tenant's, in its own words: for the event log, and records for a person
     tenant_weight: float = 1.0
     deadline_seconds: float | None = None  # from the arrival of each choice at the engine
 

@@ -64,6 +64,7 @@ class PolicyConfig:
     hold_back_tokens: int = 24  # of an answer, that are generated and not shown, at most
     lead_tokens: int = 0  # shown before they are judged, at most; above 0 nothing is held back until so many are
     input_roles: tuple[Role, ...] = ("user", "assistant", "tool")  # whose messages are judged
+    tells_review: bool = True  # clients are told that a person will look at what is routed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,8 @@ from serving.orchestrator.memory.entries import Exchange, Person
 from serving.orchestrator.memory.store import MemoryStore
 from serving.orchestrator.moderation.judges.judge import Finding
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
-from serving.orchestrator.moderation.review import ReviewQueue, Subject
+from serving.orchestrator.moderation.review import ReviewQueue
+from serving.orchestrator.moderation.review_record import Subject
 from serving.orchestrator.retrieval.catalog import Catalog, CatalogLimits
 from serving.orchestrator.retrieval.chunks import Chunk
 from serving.orchestrator.retrieval.document import Document
@@ -98,7 +99,7 @@ class Planted:
         await self._plant_store(tenant, word, file.id, principal)
         await self._plant_stream(tenant, word)
         finding = Finding(category="violence", score=1.0)
-        await self.review.add(Subject(tenant, f"{tenant}-{user}"), "0", "input", finding, f"{word} to look at")
+        await self.review.add(Subject(tenant, f"{tenant}-{user}", user), "0", "input", finding, f"{word} to look at")
         data = {"tenant": tenant, "user": user, "text": f"{word} told"}
         event = json.dumps({"type": "t", "data": data}).encode()
         self.outbox.append(

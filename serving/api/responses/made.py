@@ -17,7 +17,7 @@ from serving.api.model_choice import chosen_model
 from serving.api.responses.asked import their_param, turn_request
 from serving.api.responses.body import ResponsesBody
 from serving.api.responses.items import stored_items
-from serving.api.responses.outline import outline_of, whole
+from serving.api.responses.outline import outline_of, review_notice, whole
 from serving.api.responses.output import Output, Told, Write, sources_of
 from serving.api.responses.owner import owner_for
 from serving.api.responses.record import Record, StoredRecord, Unrecorded
@@ -212,6 +212,8 @@ class MadeResponse:
                 async for told in self._written(self._seen(event)):
                     yield told
         assert ended is not None
+        if self.generation.reviewed:
+            self._outline.note(review_notice(self.generation.reviewed))
         async for told in self._written(self._output.end()):
             yield told
         self._outline.end(ended, self._turns.service.now())

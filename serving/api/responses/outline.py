@@ -1,7 +1,7 @@
 """The response object: what is asked, how far it is, what came of it. Its output stands in items of their own."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from serving.api.responses.body import ResponsesBody, SchemaFormat
 from serving.api.responses.items import shown
 from serving.errors import WeftError
 from serving.orchestrator.context import Context
+from serving.orchestrator.moderation.judges.judge import Direction
 from serving.orchestrator.turn_events import Notice, TurnEnd, TurnEnded, TurnUsage
 from serving.sessions.conversations.records import Item
 
@@ -21,6 +22,7 @@ _INCOMPLETE = {
     TurnEnd.TOKENS.value: "max_output_tokens",
     TurnEnd.CALLS.value: "max_tool_calls",
 }
+_SIDES: Mapping[Direction, str] = {"input": "this question", "output": "this answer"}
 _WHOLE = (TurnEnd.STOP.value, TurnEnd.CLIENT_CALLS.value)
 
 
@@ -83,6 +85,13 @@ class Outline:
 
 def outline_of(body: ResponsesBody, response_id: str, model: str, now: float) -> Outline:
     return Outline(response_id, math.floor(now), model, asked=_asked(body))
+
+
+def review_notice(reviewed: Set[Direction]) -> Notice:
+    """Of what a policy has routed to a person."""
+    named = [word for direction, word in _SIDES.items() if direction in reviewed]
+    facts = {"of": [direction for direction in _SIDES if direction in reviewed]}
+    return Notice("review", f"a person will look at {' and '.join(named)}", facts)
 
 
 def whole(facts: Mapping[str, Any], outputs: Sequence[Item], include: Sequence[str] = ()) -> dict[str, Any]:

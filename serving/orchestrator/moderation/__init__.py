@@ -6,5 +6,6 @@ policy        what a tenant's policy makes of their findings
 paced_choice  one answer, judged beside its decoding and shown a little behind it
 moderation    what the API is given: whose policy, and the verdicts
 review        what is routed to a person
+review_record one such text, and the verdict on it
 canaries      benign texts that the judges are tried on
 """

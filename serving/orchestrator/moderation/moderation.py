@@ -17,7 +17,8 @@ from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
 from serving.orchestrator.moderation.paced_choice import PacedChoice, Prompt
 from serving.orchestrator.moderation.panel import Judgement, Panel
 from serving.orchestrator.moderation.policy import Action, Policies, Policy, Verdict
-from serving.orchestrator.moderation.review import ReviewQueue, Subject
+from serving.orchestrator.moderation.review import ReviewQueue
+from serving.orchestrator.moderation.review_record import Subject
 
 REFUSED = "content_filter"
 UNAVAILABLE = "moderation_unavailable"
@@ -43,8 +44,8 @@ class Moderation:
         flags: dict[str, float] = {}
         verdicts = await asyncio.gather(*(self._input_verdict(policy, text) for text in texts))
         for at, (text, verdict) in enumerate(zip(texts, verdicts, strict=True)):
-            await self._act(subject, str(at), "input", verdict, text)
-            flags.update(verdict.flags)
+            is_kept = await self._act(subject, str(at), "input", verdict, text)
+            flags.update(replace(verdict, tells_review=is_kept and policy.tells_review).flags)
         blocked = sorted({finding.category for verdict in verdicts for finding in verdict.of("block")})
         if blocked:
             raise RequestError(
@@ -68,8 +69,8 @@ class Moderation:
             verdict = policy.verdict(judgement.findings, "output", failed=judgement.failed)
             news = replace(verdict, fired=tuple(f for f in verdict.fired if (f[0], f[1].category) not in told))
             told.update((action, finding.category) for action, finding in news.fired)
-            await self._act(subject, place, "output", news, passage.text)
-            return verdict
+            is_kept = await self._act(subject, place, "output", news, passage.text)
+            return replace(verdict, tells_review=is_kept and policy.tells_review)
 
         return PacedChoice(index, choice, policy, judged, prompt, waits=not self.panel.immediate)
 
@@ -99,14 +100,15 @@ class Moderation:
                 self.memory.popitem(last=False)
         return judgement
 
-    async def _act(self, subject: Subject, place: str, direction: Direction, verdict: Verdict, text: str) -> None:
-        """Counts, logs without the text, and leaves records for a person."""
+    async def _act(self, subject: Subject, place: str, direction: Direction, verdict: Verdict, text: str) -> bool:
+        """Counts, logs without the text, and leaves records for a person: says whether there is one."""
+        is_kept = False
         outcome = "failed" if verdict.failed else "stopped" if verdict.stops else "noted" if verdict.fired else "passed"
         self.metrics.verdicts.labels(direction, outcome).inc()
         for action, finding in verdict.fired:
             self.metrics.findings.labels(direction, finding.category, action).inc()
             if action == "route" and self.review is not None:
-                await self.review.add(subject, place, direction, finding, text)
+                is_kept |= await self.review.add(subject, place, direction, finding, text)
         if verdict.fired or verdict.failed:
             log_event(
                 logger,
@@ -119,6 +121,7 @@ class Moderation:
                 ),
             )
             self._record(subject, direction, verdict)
+        return is_kept
 
     def _record(self, subject: Subject, direction: Direction, verdict: Verdict) -> None:
         if not self.events.records(ModerationVerdict.group, subject.request_id):

@@ -31,6 +31,12 @@ class ModerationMetrics:
         self.routed = Counter(
             "weft_moderation_routed", "Records left for a person, by outcome.", ["outcome"], registry=registry
         )
+        self.reviews = Gauge(
+            "weft_moderation_reviews",
+            "Records in the file of those left for a person: waiting, or what the person said of the finding.",
+            ["category", "state"],
+            registry=registry,
+        )
         self.canaries = Counter(
             "weft_moderation_canaries", "Benign texts judged, by outcome.", ["outcome"], registry=registry
         )

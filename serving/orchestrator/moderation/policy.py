@@ -9,6 +9,7 @@ from serving.settings.moderation import ModerationConfig, PolicyConfig, RuleConf
 
 Action = Literal["block", "cut", "route", "annotate"]
 UNJUDGED = "unjudged"  # in a category's place, where a judge that must not fail has failed
+REVIEW = "review"  # likewise, where a person will look at the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,7 @@ class Verdict:
 
     fired: tuple[tuple[Action, Finding], ...] = ()
     failed: bool = False  # a judge that must not fail has failed
+    tells_review: bool = False  # a record waits for a person, and whoever asked is to know it
 
     @property
     def stops(self) -> bool:
@@ -32,8 +34,10 @@ class Verdict:
 
     @property
     def flags(self) -> tuple[tuple[str, float], ...]:
-        """Category and score, of what is not only for a person to see."""
+        """Category and score, of what is not only for a person to see; of that, only that it is."""
         found = {UNJUDGED: 1.0} if self.failed else {}
+        if self.tells_review:
+            found[REVIEW] = 1.0
         for action, finding in self.fired:
             if action != "route":
                 found[finding.category] = max(finding.score, found.get(finding.category, 0.0))
@@ -51,6 +55,7 @@ class Policy:
     hold_back: int  # tokens, at most
     lead: int  # tokens
     roles: frozenset[str]
+    tells_review: bool
 
     @classmethod
     def of(cls, config: PolicyConfig, name: str) -> "Policy":
@@ -61,6 +66,7 @@ class Policy:
             hold_back=config.hold_back_tokens,
             lead=config.lead_tokens,
             roles=frozenset(config.input_roles),
+            tells_review=config.tells_review,
         )
 
     def with_added(self, other: "Policy") -> "Policy":
@@ -73,6 +79,7 @@ class Policy:
             hold_back=max(self.hold_back, other.hold_back),
             lead=min(self.lead, other.lead),
             roles=self.roles | other.roles,
+            tells_review=self.tells_review and other.tells_review,
         )
 
     @property

@@ -2,21 +2,29 @@
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import sqlite3
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
-from serving.errors import ConfigError
-from serving.facts_file import on_disk, purge
+from serving.errors import ConfigError, NotFoundError, OverloadedError
+from serving.facts_file import on_disk, prepare, purge
 from serving.observability.logs import log_failure
 from serving.orchestrator.moderation.judges.judge import Direction, Finding
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
+from serving.orchestrator.moderation.review_record import (
+    MOST_EXCERPT_CHARS,
+    ReviewFilter,
+    ReviewRecord,
+    ReviewVerdict,
+    Subject,
+)
 
-MOST_EXCERPT_CHARS = 2000
+COUNT_SECONDS = 15.0  # between counts of what waits, for the metrics
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS review (
     id TEXT PRIMARY KEY,
@@ -29,16 +37,20 @@ CREATE TABLE IF NOT EXISTS review (
     excerpt TEXT NOT NULL,
     done INTEGER NOT NULL DEFAULT 0
 )"""
+_LATER = {  # columns that files of earlier releases lack
+    "user": "TEXT NOT NULL DEFAULT ''",
+    "judge": "TEXT NOT NULL DEFAULT ''",
+    "verdict": "TEXT",
+    "note": "TEXT",
+    "decided_at": "REAL",
+    "decided_by": "TEXT",
+}
+_COLUMNS = (
+    "id, at, tenant, user, request_id, direction, category, score, judge, excerpt, "
+    "done, verdict, note, decided_at, decided_by"
+)
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """Whose text it is."""
-
-    tenant: str
-    request_id: str  # without what a process that goes on with it adds
 
 
 class ReviewQueue:
@@ -48,23 +60,25 @@ class ReviewQueue:
         self._lock = Lock()
         try:
             self._database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA secure_delete = ON")  # what was erased does not stay in free pages
-            self._database.execute(_SCHEMA)
+            prepare(self._database, _SCHEMA)
+            _complete(self._database)
         except sqlite3.Error as error:
             raise ConfigError(f"moderation.review: {path} cannot be used: {error}", param="review") from error
 
-    async def add(self, subject: Subject, place: str, direction: Direction, finding: Finding, text: str) -> None:
-        """`place` tells the findings of one request apart. A record that cannot be written is logged and counted:
-        what it is about is not held up by it."""
+    async def add(self, subject: Subject, place: str, direction: Direction, finding: Finding, text: str) -> bool:
+        """`place` tells the findings of one request apart. A record that cannot be written is logged and counted, and
+        False comes back: what it is about is not held up by it."""
+        named = f"{subject.tenant}/{subject.request_id}/{direction}/{place}/{finding.category}"
         record = (
-            f"{subject.request_id}/{direction}/{place}/{finding.category}",
+            f"rev_{hashlib.blake2b(named.encode(), digest_size=12).hexdigest()}",
             time.time(),
             subject.tenant,
+            subject.user,
             subject.request_id,
             direction,
             finding.category,
             finding.score,
+            finding.judge,
             text[-MOST_EXCERPT_CHARS:],
         )
         try:
@@ -72,18 +86,69 @@ class ReviewQueue:
         except sqlite3.Error as error:
             self._metrics.routed.labels("lost").inc()
             log_failure(logger, "a record for review could not be written", error, request_id=subject.request_id)
-        else:
-            self._metrics.routed.labels("kept").inc()
+            return False
+        self._metrics.routed.labels("kept").inc()
+        return True
 
-    async def erase(self, tenant: str, dry_run: bool) -> Mapping[str, int]:
-        """What there is of a tenant; unless it is only looked at, it is gone. Raises OverloadedError."""
+    async def listed(
+        self, wanted: ReviewFilter, *, after: str | None = None, limit: int = 20
+    ) -> tuple[list[ReviewRecord], bool]:
+        """The newest first, from behind the record `after` on, and whether there are more. Raises NotFoundError for an
+        `after` that is none, OverloadedError."""
+        terms, values = [term for term, _ in wanted.terms], [value for _, value in wanted.terms]
+        if after is not None:
+            last = await self.find(after)
+            terms, values = [*terms, "(at, id) < (?, ?)"], [*values, last.at, last.id]
+        where = f"WHERE {' AND '.join(terms)}" if terms else ""
+        query = f"SELECT {_COLUMNS} FROM review {where} ORDER BY at DESC, id DESC LIMIT ?"
+        found = [_record(row) for row in await self._read(query, *values, limit + 1)]
+        return found[:limit], len(found) > limit
+
+    async def find(self, review_id: str) -> ReviewRecord:
+        """Raises NotFoundError, OverloadedError."""
+        rows = await self._read(f"SELECT {_COLUMNS} FROM review WHERE id = ?", review_id)
+        if not rows:
+            raise NotFoundError(f"there is no review {review_id[:100]!r} here", code="review_not_found")
+        return _record(rows[0])
+
+    async def decide(self, review_id: str, verdict: ReviewVerdict, note: str | None, by: str) -> ReviewRecord:
+        """`by` is the id of a key. A later verdict takes the place of an earlier one. Raises as `find`."""
+        change = "UPDATE review SET done = 1, verdict = ?, note = ?, decided_at = ?, decided_by = ? WHERE id = ?"
+        await self._read(change, verdict, note, time.time(), by, review_id)
+        decided = await self.find(review_id)
+        await self.count()
+        return decided
+
+    async def count(self) -> None:
+        """Tells the metrics what waits, and what was decided. Raises OverloadedError."""
+        query = "SELECT category, done, verdict, count(*) FROM review GROUP BY category, done, verdict"
+        rows = await self._read(query)
+        self._metrics.reviews.clear()
+        for category, done, verdict, records in rows:
+            state = (verdict or "undecided") if done else "waiting"
+            self._metrics.reviews.labels(category, state).set(records)
+
+    async def keep_counting(self) -> None:
+        """For ever. Other processes write into the file too, so that it is asked rather than remembered."""
+        while True:
+            try:
+                await self.count()
+            except OverloadedError as error:
+                log_failure(logger, "records for review could not be counted", error)
+            await asyncio.sleep(COUNT_SECONDS)
+
+    async def erase(self, tenant: str, user: str | None, dry_run: bool) -> Mapping[str, int]:
+        """What there is of a tenant, or of one of its users; unless it is only looked at, it is gone. Raises
+        OverloadedError."""
+        where, values = "WHERE tenant = ?", [tenant]
+        if user is not None:
+            where, values = f"{where} AND user = ?", [tenant, user]
 
         def work() -> Mapping[str, int]:
             with self._lock:
-                query = "SELECT count(*) FROM review WHERE tenant = ?"
-                (records,) = self._database.execute(query, (tenant,)).fetchone()
+                (records,) = self._database.execute(f"SELECT count(*) FROM review {where}", values).fetchone()
                 if not dry_run:
-                    self._database.execute("DELETE FROM review WHERE tenant = ?", (tenant,))
+                    self._database.execute(f"DELETE FROM review {where}", values)
                     purge(self._database)
             return {"records": records}
 
@@ -93,7 +158,38 @@ class ReviewQueue:
         with self._lock, contextlib.suppress(sqlite3.Error):
             self._database.close()
 
+    async def _read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Raises OverloadedError."""
+
+        def work() -> list[tuple[Any, ...]]:
+            with self._lock:
+                return self._database.execute(query, values).fetchall()
+
+        return await on_disk(work)
+
     def _insert(self, record: tuple[object, ...]) -> None:
-        columns = "id, at, tenant, request_id, direction, category, score, excerpt"
+        columns = "id, at, tenant, user, request_id, direction, category, score, judge, excerpt"
+        query = f"INSERT OR IGNORE INTO review ({columns}) VALUES ({', '.join('?' * len(record))})"
         with self._lock:
-            self._database.execute(f"INSERT OR IGNORE INTO review ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", record)
+            self._database.execute(query, record)
+
+
+def _complete(database: sqlite3.Connection) -> None:
+    """A file of an earlier release gets what it lacks; several processes may open it at once."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        known = {name for _, name, *_ in database.execute("PRAGMA table_info(review)")}
+        for name, kind in _LATER.items():
+            if name not in known:
+                database.execute(f"ALTER TABLE review ADD COLUMN {name} {kind}")
+        database.execute("CREATE INDEX IF NOT EXISTS review_by_age ON review (at, id)")
+        database.execute("CREATE INDEX IF NOT EXISTS review_by_state ON review (category, done, verdict)")
+    except BaseException:
+        database.execute("ROLLBACK")
+        raise
+    database.execute("COMMIT")
+
+
+def _record(row: tuple[Any, ...]) -> ReviewRecord:
+    values = dict(zip(_COLUMNS.split(", "), row, strict=True))
+    return ReviewRecord(**{**values, "done": bool(values["done"])})

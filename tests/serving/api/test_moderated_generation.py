@@ -247,21 +247,30 @@ async def test_a_judge_that_fails_lets_through_or_does_not_as_the_deployment_say
     assert "a judge did not answer" in caplog.text
 
 
-async def test_what_is_routed_waits_for_a_person_once_and_is_not_held_up(make_api: ApiMaker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tells", [True, False])
+async def test_what_is_routed_waits_for_a_person_once_and_is_not_held_up(
+    make_api: ApiMaker, tmp_path: Path, tells: bool
+) -> None:
     rules = (RuleConfig(category="harassment/threatening", input="route", output="route"),)
-    policy = PolicyConfig(rules=rules, judge_every_tokens=8, hold_back_tokens=16)
+    policy = PolicyConfig(rules=rules, judge_every_tokens=8, hold_back_tokens=16, tells_review=tells)
     config = moderation(policy, review=tmp_path / "review")
-    api = make_api(make_api.says(ANSWER), moderation=config)
+    api = make_api(make_api.says(ANSWER), make_api.says(ANSWER), make_api.says("Fine."), moderation=config)
     message = {"role": "user", "content": "I will kill you"}
-    reply = (await api.post(CHAT, chat_body(messages=[message]))).json()["choices"][0]
-    assert (reply["message"]["content"], reply["finish_reason"]) == (ANSWER, "stop")
-    assert "moderation" not in reply  # it is for a person to see
+    reply = await api.post(CHAT, chat_body(messages=[message], user="ada"))
+    choice = reply.json()["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (ANSWER, "stop")
+    # That a person will look is told where the policy tells it; what was found is for that person.
+    assert choice.get("moderation") == ({"review": 1.0} if tells else None)
+    assert reply.headers.get("x-weft-moderation") == ("review=1.00" if tells else None)
     with sqlite3.connect(tmp_path / "review") as database:
-        rows = database.execute("SELECT direction, category, tenant, excerpt FROM review ORDER BY at").fetchall()
-    assert rows[0] == ("input", "harassment/threatening", "anonymous", "I will kill you")
+        rows = database.execute("SELECT direction, category, tenant, user, excerpt FROM review ORDER BY at").fetchall()
+    assert rows[0] == ("input", "harassment/threatening", "anonymous", "ada", "I will kill you")
     assert len(rows) == 2
     assert rows[1][0] == "output"
-    assert "i will kill you" in rows[1][3]
+    assert "i will kill you" in rows[1][4]
+    for text, reviewed in (("I will kill you", ["input", "output"]), ("hello", [])):
+        notices = (await api.post("/v1/responses", {"input": text, "store": False})).json()["notices"]
+        assert [notice["facts"] for notice in notices] == ([{"of": reviewed}] if tells and reviewed else [])
 
 
 class _Continuing(GatedEngine):

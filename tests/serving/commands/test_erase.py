@@ -89,11 +89,12 @@ async def test_of_a_user_goes_what_is_known_to_be_hers_and_the_report_says_what_
     assert "conversations: 1 conversations; erased" in told
     assert "memory: 20 entries, 0 switches; erased" in told
     assert "events: 9 events; erased" in told
-    for holder in ("batches", "vector stores", "files", "streams", "moderation review"):
+    assert "moderation review: 1 records; erased" in told
+    for holder in ("batches", "vector stores", "files", "streams"):
         (line,) = (line for line in told.splitlines() if line.startswith(f"{holder}:"))
         assert line.endswith("; not erased: of the whole tenant: nothing here says of which user it is")
     hers = places(planted, HERS)
-    assert not hers & {"conversations.sqlite", "memory.sqlite", "events.sqlite"}
+    assert not hers & {"conversations.sqlite", "memory.sqlite", "review.sqlite", "events.sqlite"}
     assert hers >= {"files/facts.sqlite", "streams.sqlite"}
     assert places(planted, HIS) >= PLACES
 

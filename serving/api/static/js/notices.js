@@ -12,6 +12,7 @@ const SENTENCES = {
   memory_unavailable: "The memory could not be used for this answer.",
 };
 const WHY_NOT = { engine_down: "is away", engine_full: "has more to do than it can" }; // of a model that another stands in for
+const REVIEW = "review"; // in a category's place: a person will look at it
 const UNJUDGED = "unjudged"; // a category of moderation's: no judge could be asked
 
 /** Of a response's `notices`; whatever else stands in them is made readable rather than refused. */
@@ -43,7 +44,7 @@ export function ofHeaders(headers) {
   const noted = headers.get("x-weft-moderation");
   const degraded = headers.get("weft-degraded");
   return [
-    noted && moderation("question", noted.split(",").map((flag) => flag.split("=")[0].trim())),
+    ...(noted ? moderation("question", noted.split(",").map((flag) => flag.split("=")[0].trim())) : []),
     degraded && { kind: "degraded", text: wordsOfDegraded(degraded) },
   ].filter(Boolean);
 }
@@ -56,7 +57,7 @@ export function ofChunk({ choices, semantic_cache: cached, fallback, notices }) 
   return [
     ...told(notices),
     fallback && { kind: "fallback", text: wordsOfFallback(fallback) },
-    flags.length > 0 && moderation("answer", flags),
+    ...moderation("answer", flags),
     cached && { kind: "semantic_cache", text: `Not written anew: this was the answer to a question like yours, ${age}.` },
   ].filter(Boolean);
 }
@@ -72,9 +73,14 @@ export function wordsOfQueue({ before, seconds }) {
   return seconds > 0 ? `${place}, about ${seconds} s` : place;
 }
 
-function moderation(what, categories) {
-  if (categories.includes(UNJUDGED)) return { kind: "moderation", text: `The ${what} could not be checked against the server's content policy.` };
-  return { kind: "moderation", text: `The server's content policy noted this ${what}: ${listed(categories)}.` };
+function moderation(what, flags) {
+  const categories = flags.filter((flag) => flag !== REVIEW);
+  return [
+    categories.includes(UNJUDGED)
+      ? { kind: "moderation", text: `The ${what} could not be checked against the server's content policy.` }
+      : categories.length > 0 && { kind: "moderation", text: `The server's content policy noted this ${what}: ${listed(categories)}.` },
+    flags.includes(REVIEW) && { kind: "review", text: `A person will look at this ${what}.` },
+  ];
 }
 
 function wordsOfDegraded(degraded) {

@@ -107,10 +107,10 @@ def test_a_turn_that_waits_says_so_too(turns: Page, chat: ScriptedChat) -> None:
 
 def test_what_moderation_and_a_busy_server_note_is_said_once(page: Page, chat: ScriptedChat) -> None:
     exchange = ask(page, chat, "Hello")
-    head = {"x-weft-moderation": "hate=0.81, violence=0.60", "weft-degraded": "cap_output; max_tokens=256"}
+    head = {"x-weft-moderation": "hate=0.81, review=1.00, violence=0.60", "weft-degraded": "cap_output; max_tokens=256"}
     exchange.start("s1", headers=head)
     exchange.say("Hi.")
-    cut = {"index": 0, "delta": {}, "finish_reason": "content_filter", "moderation": {"harassment": 0.7}}
+    cut = {"index": 0, "delta": {}, "finish_reason": "content_filter", "moderation": {"review": 1.0}}
     exchange.event({"choices": [cut]})
     exchange.event({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
     exchange.raw(b"data: [DONE]\n\n")
@@ -119,8 +119,9 @@ def test_what_moderation_and_a_busy_server_note_is_said_once(page: Page, chat: S
     expect(notices(page)).to_have_text(
         [
             "The server's content policy noted this question: hate and violence.",
+            "A person will look at this question.",
             "The server is busy: answers have 256 tokens at most for now.",
-            "The server's content policy noted this answer: harassment.",
+            "A person will look at this answer.",
         ]
     )
 
