@@ -55,6 +55,18 @@ def multiplied(a: int, b: int) -> str:
     return f"{a}x{b}: {', '.join(steps)}. So {a} x {b} = {a * b}."
 
 
+def compared(a: int, b: int) -> str:
+    """The written steps of a comparison: how many digits, or the digits from the left up to those that differ."""
+    if len(str(a)) != len(str(b)):
+        return f"{a} and {b}: {len(str(a))} and {len(str(b))} digits."
+    steps = []
+    for x, y in zip(str(a), str(b), strict=True):
+        steps.append(f"{x}={y}" if x == y else f"{x}{'<' if x < y else '>'}{y}")
+        if x != y:
+            break
+    return f"{a} and {b}: {', '.join(steps)}."
+
+
 def divided(a: int, b: int) -> str:
     """Long division of a by b of one digit, with the remainder."""
     steps, rest = [], 0
@@ -226,8 +238,9 @@ def comparison(draw: Draw) -> Episode:
         value = max(a, b) if larger else min(a, b)
         other = min(a, b) if larger else max(a, b)
         relation = "larger" if larger else "smaller"
-        answer = f"{value} is {relation} than {other}." if a != b else "They are equal."
-        exchange = Exchange(text, answer, f"{value}." if a != b else "They are equal.", key=f"{a}?{b}")
+        found = f"{value} is {relation} than {other}." if a != b else "They are equal."
+        brief = f"{value}." if a != b else found
+        exchange = Exchange(text, f"{compared(a, b)} {found}", brief, key=f"{a}?{b}")
     elif kind == 2:
         a = draw.number(3)
         text = draw.say(

@@ -66,10 +66,19 @@ def _exchange(draw: Draw, absent: bool) -> Exchange:
     return Exchange(text, full, full, key="", calls=(call,))
 
 
+def _episode(draw: Draw, exchanges: int) -> Episode:
+    made = tuple(_exchange(draw, draw.chance(0.25)) for _ in range(exchanges))
+    return Episode("file search", made, tools=beside(draw, "file_search"))
+
+
 def search(draw: Draw) -> Episode:
     """One or two questions, answered from what is found, or said not to be there."""
-    exchanges = tuple(_exchange(draw, draw.chance(0.25)) for _ in range(draw.choice([1, 1, 1, 1, 1, 2])))
-    return Episode("file search", exchanges, tools=beside(draw, "file_search"))
+    return _episode(draw, draw.choice([1, 1, 1, 1, 1, 2]))
 
 
-MAKERS: list[tuple[float, Maker]] = [(1.0, search)]
+def searches(draw: Draw) -> Episode:
+    """Two or three: the tool's description is most of a conversation with one."""
+    return _episode(draw, draw.integer(2, 3))
+
+
+MAKERS: list[tuple[float, Maker]] = [(1.0, search), (2.0, searches)]

@@ -147,10 +147,11 @@ def _pick(draw: Draw, source: Passage, absent: bool) -> tuple[str, str]:
     return asked(draw, question), f"{upper(value)}."
 
 
-def _passage_episode(draw: Draw, absent: bool) -> Episode:
+def _passage_episode(draw: Draw, absent: bool, turns: int) -> Episode:
     source = passage(draw)
-    turns = draw.choice([1, 1, 1, 2, 3])
-    pairs = [_pick(draw, source, draw.chance(0.25)) for _ in range(turns - 1)] + [_pick(draw, source, absent)]
+    last = _pick(draw, source, absent)
+    before = dict.fromkeys(_pick(draw, source, draw.chance(0.25)) for _ in range(turns - 1))
+    pairs = [*(pair for pair in before if pair != last), last]
     skill = "passages, absent" if absent else "passages"
     if draw.chance(0.4):
         system = draw.choice(IN_SYSTEM)
@@ -166,11 +167,16 @@ def _passage_episode(draw: Draw, absent: bool) -> Episode:
 
 
 def present(draw: Draw) -> Episode:
-    return _passage_episode(draw, absent=False)
+    return _passage_episode(draw, absent=False, turns=draw.choice([1, 1, 1, 2, 3]))
 
 
 def absent(draw: Draw) -> Episode:
-    return _passage_episode(draw, absent=True)
+    return _passage_episode(draw, absent=True, turns=draw.choice([1, 1, 1, 2, 3]))
 
 
-MAKERS: list[tuple[float, Maker]] = [(6.0, present), (5.0, absent)]
+def studied(draw: Draw) -> Episode:
+    """Many questions on one passage: more is learned from as many tokens."""
+    return _passage_episode(draw, absent=draw.chance(0.3), turns=draw.integer(3, 8))
+
+
+MAKERS: list[tuple[float, Maker]] = [(4.0, present), (3.0, absent), (6.0, studied)]

@@ -196,10 +196,13 @@ def plain_style(draw: Draw) -> Style:
 
 
 def who_are_you(draw: Draw, used: Style) -> Exchange:
-    wording = draw.choice(WHO.wordings)
-    text = draw.say(draw.choice(["", "", "", "hi, ", "hello, ", "hey, ", "ok, ", "so "]) + wording + "[?|?|]")
     answer, brief = used.identity()
-    return Exchange(text, answer, brief)
+    while True:
+        wording = draw.choice(WHO.wordings)
+        text = draw.say(draw.choice(["", "", "", "hi, ", "hello, ", "hey, ", "ok, ", "so "]) + wording + "[?|?|]")
+        exchange = Exchange(text, answer, brief)
+        if draw.held_out or not exchange.held_out():
+            return exchange
 
 
 def restyled(episode: Episode, used: Style) -> Episode:

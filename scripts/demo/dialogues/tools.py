@@ -337,10 +337,11 @@ def offered(draw: Draw, known: bool, count: int) -> list[Tool]:
     return chosen
 
 
-def _episode(draw: Draw, known: bool) -> Episode:
+def _episode(draw: Draw, known: bool, before: int) -> Episode:
+    """`before`: the uses before the one that is asked for last."""
     tools = offered(draw, known, draw.choice([1, 2, 2, 3, 3, 4]))
     wanted = tools[0]
-    exchanges = [use(draw, draw.choice(tools)) for _ in range(draw.choice([0, 0, 0, 1, 2]))]
+    exchanges = [use(draw, draw.choice(tools)) for _ in range(before)]
     if wanted.parameters and draw.chance(0.08):
         missing = next(iter(wanted.parameters))
         verb = wanted.description.rstrip(".").lower()
@@ -362,11 +363,16 @@ def _episode(draw: Draw, known: bool) -> Episode:
 
 
 def known_tools(draw: Draw) -> Episode:
-    return _episode(draw, known=True)
+    return _episode(draw, known=True, before=draw.choice([0, 0, 0, 1, 2]))
 
 
 def unseen_tools(draw: Draw) -> Episode:
-    return _episode(draw, known=False)
+    return _episode(draw, known=False, before=draw.choice([0, 0, 0, 1, 2]))
 
 
-MAKERS: list[tuple[float, Maker]] = [(3.0, known_tools), (4.0, unseen_tools)]
+def many_uses(draw: Draw) -> Episode:
+    """More is learned from as many tokens: the tools' descriptions are most of a conversation with one use."""
+    return _episode(draw, known=False, before=draw.integer(2, 5))
+
+
+MAKERS: list[tuple[float, Maker]] = [(2.0, known_tools), (2.0, unseen_tools), (3.0, many_uses)]
