@@ -1,5 +1,9 @@
 """A date that leaps for a server and its child processes, by libfaketime (Debian: `faketime`). Their monotonic clocks
-go on, as those of a machine do whose date is set."""
+go on, as those of a machine do whose date is set.
+
+`time.sleep` of Python 3.11 fails under it (libfaketime 0.9.10 takes the moment at which it ends for a date): the
+processes of a server on one machine have none.
+"""
 
 from pathlib import Path
 
@@ -19,6 +23,9 @@ class LeapingClock:
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",  # the file is read at each look at the clock
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            # Else a wait by the monotonic clock is measured from the date: with a date ahead it ends at once, with one
+            # behind it lasts as much longer, and Python's threads wait like this for each other.
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
         }
 
     def leap_to(self, seconds: float) -> None:

@@ -89,7 +89,8 @@ async def read_once(
 
 
 def _take(got: Received, event: str) -> None:
-    lines = event.split("\n")
+    """Comments stand before the event that follows them, and are those of one connection: no other reader has them."""
+    lines = [line for line in event.split("\n") if not line.startswith(":")]
     data = "".join(line.removeprefix("data: ") for line in lines if line.startswith("data: "))
     if not data:
         return
@@ -102,7 +103,7 @@ def _take(got: Received, event: str) -> None:
             got.failure = chunk["error"]["code"]
         return
     (name,) = [line.removeprefix("id: ") for line in lines if line.startswith("id: ")]
-    got.events.append(event)
+    got.events.append("\n".join(lines))
     got.ids.append(int(name.rsplit(":", 1)[1]))
     got.at.append(time.monotonic())
     for choice in chunk["choices"]:
