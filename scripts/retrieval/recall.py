@@ -11,7 +11,7 @@ from serving.engine.embedding import EmbedRequest, Texts
 from serving.generation.text_embedder import TextEmbedder
 from serving.orchestrator.retrieval.catalog import Catalog, CatalogLimits
 from serving.orchestrator.retrieval.encoding import Encoding
-from serving.orchestrator.retrieval.index_sqlite import SqliteIndex
+from serving.orchestrator.retrieval.index import Index
 from serving.orchestrator.retrieval.ingest import FileIngest
 from serving.orchestrator.retrieval.parse_process import ParseLimits
 from serving.orchestrator.retrieval.query import Query
@@ -44,11 +44,11 @@ def encoding_of(encoder: TextEmbedder) -> Encoding:
 
 
 async def ingest(
-    folder: Path, encoding: Encoding, documents: dict[str, str], sizes: tuple[int, int]
+    folder: Path, index: Index, encoding: Encoding, documents: dict[str, str], sizes: tuple[int, int]
 ) -> tuple[Search, int]:
     """And how many passages there are."""
     limits = CatalogLimits(tenant_stores=9, store_files=99_999, tenant_bytes=1 << 40)
-    catalog, index = Catalog(folder, limits, lambda: 0.0), SqliteIndex(folder)
+    catalog = Catalog(folder, limits, lambda: 0.0)
     await catalog.add_store(VectorStore(id=STORE, tenant=TENANT, encoder=encoding.name, created_at=0, last_active_at=0))
     (folder / "files").mkdir()
     work = FileIngest(catalog, index, encoding, lambda file_id: folder / "files" / file_id, ParseLimits())
@@ -74,9 +74,11 @@ async def ingest(
     return Search(catalog, index, encoding), passages
 
 
-async def measure(folder: Path, encoder: TextEmbedder, given: RecallSet, sizes: tuple[int, int]) -> Recall:
+async def measure(
+    folder: Path, index: Index, encoder: TextEmbedder, given: RecallSet, sizes: tuple[int, int]
+) -> Recall:
     """The unit is a chunk, so small ones make it harder: one of many must have the answer."""
-    search, passages = await ingest(folder, encoding_of(encoder), given.documents, sizes)
+    search, passages = await ingest(folder, index, encoding_of(encoder), given.documents, sizes)
     found: dict[str, float] = {}
     for name, (vectors, words) in WEIGHTS.items():
         hits = 0

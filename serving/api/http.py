@@ -279,7 +279,7 @@ async def _lifespan(
         if batches is not None:
             batches.close()
         if stores is not None:
-            stores.close()
+            await stores.close()
         await responses.close()
         if service.memories is not None:
             service.memories.close()

@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 from serving.api.batches.batch_store import BatchStore
 from serving.api.data_holders import KeptData
 from serving.api.files.file_store import FileStore
-from serving.api.vector_stores.vector_stores import open_catalog
+from serving.api.vector_stores.vector_stores import open_catalog, open_index
 from serving.app import build_conversations, build_events, build_log
 from serving.config import Deployment
 from serving.observability.metrics import Metrics
 from serving.orchestrator.memory.store import MemoryStore
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
 from serving.orchestrator.moderation.review import ReviewQueue
-from serving.orchestrator.retrieval.index_sqlite import SqliteIndex
 
 T = TypeVar("T")
 
@@ -44,7 +43,9 @@ def open_kept_data(deployment: Deployment, opened: AsyncExitStack) -> KeptData:
         kept["batches"] = BatchStore(files.facts, deployment.files.max_tenant_batches)
     if deployment.retrieval is not None and deployment.retrieval.folder.is_dir():
         catalog = open_catalog(deployment.retrieval, time.time)
-        kept["stores"] = closed(catalog, catalog.close), SqliteIndex(deployment.retrieval.folder)
+        index = open_index(deployment.retrieval)
+        opened.push_async_callback(index.close)
+        kept["stores"] = closed(catalog, catalog.close), index
     if deployment.streams.redis is not None or _is_file(deployment.streams.path):
         kept["streams"] = build_log(deployment.streams)
         opened.push_async_callback(kept["streams"].close)

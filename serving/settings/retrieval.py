@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Literal
 
 from serving.errors import ConfigError
+from serving.settings.postgres import SCHEMES
 
+CACHE_BYTES = 1 << 30
 IndexKind = Literal["sqlite", "pgvector", "qdrant"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalConfig:
     folder: Path  # for what is known of stores, and the index of sqlite
-    index: IndexKind = "sqlite"  # the others are refused: they are not built
-    cache_bytes: int = 1 << 30  # of vectors that the API process holds in memory, of sqlite
+    index: IndexKind = "sqlite"  # qdrant is refused: it is not built
+    url: str | None = None  # of the Postgres of pgvector; a password comes from WEFT_POSTGRES_PASSWORD
+    cache_bytes: int = CACHE_BYTES  # of vectors that the API process holds in memory, of sqlite
     max_tenant_stores: int = 100
     max_store_files: int = 10_000
     max_tenant_bytes: int = 8 << 30  # of texts and vectors, of all stores of a tenant together
@@ -30,11 +33,16 @@ def check_retrieval(config: RetrievalConfig, where: str, *, has_files: bool, has
     for there, key in ((has_files, "files.folder"), (has_encoder, "embeddings")):
         if not there:
             raise ConfigError(f"{where}: [retrieval] needs {key} too: it embeds what /v1/files keeps", param=key)
-    if config.index != "sqlite":
+    if config.index == "qdrant":
         raise ConfigError(
-            f'{where}: retrieval.index = "{config.index}" is not supported: stores are kept in files of SQLite',
-            param="index",
+            f'{where}: retrieval.index = "qdrant" is not supported: "sqlite" and "pgvector" are', param="index"
         )
+    if (config.index == "pgvector") != (config.url is not None):
+        raise ConfigError(f'{where}: retrieval.url is for retrieval.index = "pgvector", which needs it', param="url")
+    if config.url is not None and not config.url.startswith(SCHEMES):
+        raise ConfigError(f"{where}: retrieval.url must begin with {' or '.join(SCHEMES)}", param="url")
+    if config.url is not None and config.cache_bytes != CACHE_BYTES:
+        raise ConfigError(f'{where}: retrieval.cache_bytes is for retrieval.index = "sqlite"', param="cache_bytes")
     for name, (is_right, right) in _BOUNDS.items():
         value = getattr(config, name)
         if not is_right(value):

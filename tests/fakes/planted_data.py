@@ -139,9 +139,9 @@ class Planted:
         )
         await self.catalog.attach([attached])
         text = f"{word} in a passage"
-        self.index.put_document(store.id, file_id, Document(text, (0,)))
+        await self.index.put_document(store.id, file_id, Document(text, (0,)))
         passage = Passage(Chunk(0, len(text), text), ((0, len(text)),))
-        self.index.add(store.id, file_id, 0, [EmbeddedPassage(passage, np.ones((1, 4), np.float32))])
+        await self.index.add(store.id, file_id, 0, [EmbeddedPassage(passage, np.ones((1, 4), np.float32))])
 
     async def _plant_stream(self, tenant: str, word: str) -> None:
         name = f"stream-{tenant}-{word}"

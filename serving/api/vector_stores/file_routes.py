@@ -1,7 +1,5 @@
 """Paths of a store's files, and of their batches."""
 
-import asyncio
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -59,7 +57,7 @@ def store_file_routes(desk: Desk) -> list[Route]:
         """The text as it was read: what offsets count in."""
         store = await desk.store(request)
         file = await catalog.file(store.id, request.path_params["file_id"])
-        document = await asyncio.to_thread(desk.index.document, store.id, file.file_id)
+        document = await desk.index.document(store.id, file.file_id)
         if document is None or file.status != "completed":
             raise NotFoundError(
                 f"the file {file.file_id} is {file.status}: its text can be read once it is completed",

@@ -1,5 +1,6 @@
 """Vector stores of one deployment, put together."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from serving.orchestrator.retrieval.ingest_runner import IngestRunner
 from serving.orchestrator.retrieval.parse_process import ParseLimits
 from serving.orchestrator.retrieval.query import Query
 from serving.orchestrator.retrieval.search import Found, Search
+from serving.settings.postgres import PASSWORD_VARIABLE
 from serving.settings.retrieval import RetrievalConfig
 
 TOOL_KEY = "file_search"  # in the ledger, where a model searched
@@ -48,9 +50,9 @@ class VectorStores:
         principal = Principal(key_id=TOOL_KEY, tenant=tenant, tier=TOOL_KEY)
         return await self.search.find(tenant, store_ids, query, msgspec.msgpack.encode(principal))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.catalog.close()
-        self.index.close()
+        await self.index.close()
 
 
 def open_vector_stores(
@@ -61,7 +63,7 @@ def open_vector_stores(
         return None
     catalog = open_catalog(config, service.now)
     encoding = _encoding(service, service.encoder)
-    index = SqliteIndex(config.folder, cache_bytes=config.cache_bytes)
+    index = open_index(config, service.encoder.facts.dimensions)
     parsing = ParseLimits(
         seconds=config.parse_seconds,
         memory_bytes=config.parse_memory_bytes,
@@ -93,6 +95,16 @@ def open_catalog(config: RetrievalConfig, now: Callable[[], float]) -> Catalog:
         tenant_bytes=config.max_tenant_bytes,
     )
     return Catalog(config.folder, limits, now)
+
+
+def open_index(config: RetrievalConfig, dimensions: int | None = None) -> Index:
+    """`dimensions` of the vectors that are added and searched; None: none are. Raises ConfigError."""
+    if config.url is None:
+        return SqliteIndex(config.folder, cache_bytes=config.cache_bytes)
+    # Here and not above: most deployments do without its client.
+    from serving.orchestrator.retrieval.index_postgres import PostgresIndex
+
+    return PostgresIndex(config.url, os.environ.get(PASSWORD_VARIABLE), dimensions=dimensions)
 
 
 def _encoding(service: Service, encoder: TextEmbedder) -> Encoding:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from serving.facts_file import on_disk
 from serving.orchestrator.retrieval.catalog import Catalog
 from serving.orchestrator.retrieval.index import Index
 
@@ -22,8 +21,5 @@ async def erase_stores(catalog: Catalog, index: Index, tenant: str, dry_run: boo
 
 
 async def _drop(index: Index, stores: Sequence[str]) -> None:
-    def work() -> None:
-        for store in stores:
-            index.drop(store)
-
-    await on_disk(work)
+    for store in stores:
+        await index.drop(store)

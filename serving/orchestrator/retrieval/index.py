@@ -1,7 +1,7 @@
 """Where documents, their passages and their vectors are kept, and found by vector or by words.
 
-One store's content is never seen through another's name. Methods may be called from several threads, and wait for a
-disk or a server: call them on a thread. They raise IndexUnavailableError where that does not answer.
+One store's content is never seen through another's name. Methods raise IndexUnavailableError where the disk or the
+server beneath does not answer.
 """
 
 from collections.abc import Collection, Sequence
@@ -41,41 +41,41 @@ class Held:
 
 
 class Index(Protocol):
-    def put_document(self, store: str, file_id: str, document: Document) -> None:
+    async def check(self) -> None:
+        """That it can be used: asked once, before a server begins. Raises ConfigError, which says what to install."""
+        ...
+
+    async def put_document(self, store: str, file_id: str, document: Document) -> None:
         """In place of an earlier one of this file and of its passages."""
         ...
 
-    def document(self, store: str, file_id: str) -> Document | None: ...
+    async def document(self, store: str, file_id: str) -> Document | None: ...
 
-    def add(self, store: str, file_id: str, first: int, passages: Sequence[EmbeddedPassage]) -> None:
+    async def add(self, store: str, file_id: str, first: int, passages: Sequence[EmbeddedPassage]) -> None:
         """All of them or none; `first` is the number of the first one, and as many are held before. Raises
         DocumentGoneError."""
         ...
 
-    def count(self, store: str, file_id: str) -> int:
+    async def count(self, store: str, file_id: str) -> int:
         """The passages of a file."""
         ...
 
-    def by_vector(self, store: str, query: np.ndarray, files: Collection[str], limit: int) -> list[int]:
+    async def by_vector(self, store: str, query: np.ndarray, files: Collection[str], limit: int) -> list[int]:
         """Ids of the passages whose nearest window is nearest to `query` ([D], of length 1), best first."""
         ...
 
-    def by_words(self, store: str, query: str, files: Collection[str], limit: int) -> list[int]:
+    async def by_words(self, store: str, query: str, files: Collection[str], limit: int) -> list[int]:
         """Ids of the passages with the words of `query`, any of them, best first."""
         ...
 
-    def passages(self, store: str, ids: Sequence[int]) -> list[Held]:
+    async def passages(self, store: str, ids: Sequence[int]) -> list[Held]:
         """In the order of `ids`; what was removed meanwhile is left out."""
         ...
 
-    def remove(self, store: str, file_id: str) -> None: ...
+    async def remove(self, store: str, file_id: str) -> None: ...
 
-    def drop(self, store: str) -> None:
+    async def drop(self, store: str) -> None:
         """All of a store."""
         ...
 
-    def stores(self) -> list[str]:
-        """Those that hold anything."""
-        ...
-
-    def close(self) -> None: ...
+    async def close(self) -> None: ...

@@ -5,12 +5,16 @@ makes the end of a store the end of a file. Vectors are float32 blobs beside the
 memory when it is first searched (`vector_cache.py`), words are FTS5's.
 """
 
+import asyncio
 import re
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import wraps
 from pathlib import Path
+from types import CoroutineType
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -50,6 +54,18 @@ INSERT INTO state SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM state);
 """
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _ids = msgspec.json.Encoder()
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _on_thread(
+    work: Callable[Concatenate["SqliteIndex", _P], _T],
+) -> "Callable[Concatenate[SqliteIndex, _P], CoroutineType[Any, Any, _T]]":
+    @wraps(work)
+    async def run(index: "SqliteIndex", *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await asyncio.to_thread(work, index, *args, **kwargs)
+
+    return run
 
 
 class SqliteIndex:
@@ -65,6 +81,10 @@ class SqliteIndex:
         except OSError as error:
             raise ConfigError(f"retrieval.folder: {folder} cannot be used: {error}", param="folder") from error
 
+    async def check(self) -> None:
+        """Its folder was made when it was."""
+
+    @_on_thread
     def put_document(self, store: str, file_id: str, document: Document) -> None:
         self._create(store)
         with self._open(store, writes=True) as connection:
@@ -76,12 +96,14 @@ class SqliteIndex:
                 (file_id, document.text, np.array(document.page_starts, "<i8").tobytes()),
             )
 
+    @_on_thread
     def document(self, store: str, file_id: str) -> Document | None:
         with self._open(store) as connection:
             query = "SELECT text, page_starts FROM documents WHERE file_id = ?"
             row = None if connection is None else connection.execute(query, (file_id,)).fetchone()
         return None if row is None else Document(row[0], _page_starts(row[1]))
 
+    @_on_thread
     def add(self, store: str, file_id: str, first: int, passages: Sequence[EmbeddedPassage]) -> None:
         with self._open(store, writes=True) as connection:
             found = None if connection is None else _number_of(connection, file_id)
@@ -104,6 +126,7 @@ class SqliteIndex:
             windows = sum(len(embedded.vectors) for embedded in passages)
             connection.execute("UPDATE state SET windows = windows + ?", (windows,))
 
+    @_on_thread
     def count(self, store: str, file_id: str) -> int:
         with self._open(store) as connection:
             if connection is None:
@@ -111,6 +134,7 @@ class SqliteIndex:
             query = "SELECT COUNT(*) FROM passages JOIN documents AS d ON d.number = document WHERE file_id = ?"
             return connection.execute(query, (file_id,)).fetchone()[0]
 
+    @_on_thread
     def by_vector(self, store: str, query: np.ndarray, files: Collection[str], limit: int) -> list[int]:
         with self._open(store) as connection:
             if connection is None:
@@ -127,6 +151,7 @@ class SqliteIndex:
             blocks = self._cache.blocks(store, state, read)
             return nearest(blocks, query, wanted, limit)
 
+    @_on_thread
     def by_words(self, store: str, query: str, files: Collection[str], limit: int) -> list[int]:
         words = query_words(query)
         with self._open(store) as connection:
@@ -143,6 +168,7 @@ class SqliteIndex:
             )
             return [found for (found,) in rows]
 
+    @_on_thread
     def passages(self, store: str, ids: Sequence[int]) -> list[Held]:
         with self._open(store) as connection:
             if connection is None:
@@ -155,20 +181,20 @@ class SqliteIndex:
             held = {row[0]: _held(row) for row in rows}
         return [held[each] for each in ids if each in held]
 
+    @_on_thread
     def remove(self, store: str, file_id: str) -> None:
         with self._open(store, writes=True) as connection:
             if connection is not None:
                 self._remove(connection, file_id)
 
+    @_on_thread
     def drop(self, store: str) -> None:
         self._cache.forget(store)
-        for path in self._folder.glob(f"{_checked(store)}.sqlite*"):
-            path.unlink(missing_ok=True)
+        with _told_as_unavailable():
+            for path in self._folder.glob(f"{_checked(store)}.sqlite*"):
+                path.unlink(missing_ok=True)
 
-    def stores(self) -> list[str]:
-        return sorted(path.stem for path in self._folder.glob("*.sqlite"))
-
-    def close(self) -> None:
+    async def close(self) -> None:
         self._cache.clear()
 
     def _remove(self, connection: sqlite3.Connection, file_id: str) -> None:

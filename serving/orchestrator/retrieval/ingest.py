@@ -69,7 +69,7 @@ class FileIngest:
         if current is None:
             return
         await self._catalog.check_room(current)
-        done = await asyncio.to_thread(self._index.count, file.store_id, file.file_id)
+        done = await self._index.count(file.store_id, file.file_id)
         while done < len(passages):
             done = await self._add(file, done, passages[done : done + PASSAGES_AT_ONCE])
         await self._change(file, lambda at: replace(at, status="completed", passages_done=done))
@@ -77,16 +77,16 @@ class FileIngest:
     async def _cut(self, file: StoreFile) -> tuple[Document, list[Passage]]:
         """From what is kept, where that is of the same making."""
         if file.passages is not None:
-            document = await asyncio.to_thread(self._index.document, file.store_id, file.file_id)
+            document = await self._index.document(file.store_id, file.file_id)
             if document is not None:
                 passages = await self._passages(file, document)
                 if len(passages) == file.passages:
                     return document, passages
         document = await self._parse(file)
         passages = await self._passages(file, document)
-        await asyncio.to_thread(self._index.put_document, file.store_id, file.file_id, document)
+        await self._index.put_document(file.store_id, file.file_id, document)
         if await self._change(file, lambda at: replace(at, passages=len(passages), passages_done=0)) is None:
-            await asyncio.to_thread(self._index.remove, file.store_id, file.file_id)
+            await self._index.remove(file.store_id, file.file_id)
             raise DocumentGoneError(file.file_id)
         return document, passages
 
@@ -109,7 +109,7 @@ class FileIngest:
         embedded = [
             EmbeddedPassage(passage, part) for passage, part in zip(passages, np.split(vectors, ends[:-1]), strict=True)
         ]
-        await asyncio.to_thread(self._index.add, file.store_id, file.file_id, done, embedded)
+        await self._index.add(file.store_id, file.file_id, done, embedded)
         done += len(passages)
         if await self._change(file, lambda at: replace(at, passages_done=done)) is None:
             raise DocumentGoneError(file.file_id)

@@ -41,7 +41,7 @@ class IngestRunner:
         try:
             tasks = await self._catalog.tasks()
             for store in await self._catalog.stores_to_drop():
-                await asyncio.to_thread(self._index.drop, store)
+                await self._index.drop(store)
                 await self._catalog.dropped(store)
         except Exception as error:  # a disk that fails now may not fail the next time
             log_failure(logging.getLogger(__name__), "vector stores cannot be read", error)
@@ -68,7 +68,7 @@ class IngestRunner:
         file = task.file
         try:
             if task.remove:
-                await asyncio.to_thread(self._index.remove, file.store_id, file.file_id)
+                await self._index.remove(file.store_id, file.file_id)
                 await self._catalog.removed(file.store_id, file.file_id)
             else:
                 await self._ingest.run(file)

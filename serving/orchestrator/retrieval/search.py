@@ -1,7 +1,7 @@
 """A question to the passages of stores that answer it best."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,21 +80,24 @@ class Search:
         }
         if not files:
             return []
-        return await asyncio.to_thread(self._ranked, store_id, query, vectors, files)
-
-    def _ranked(self, store_id: str, query: Query, vectors: np.ndarray, files: dict[str, StoreFile]) -> list[Found]:
         rankings: list[tuple[float, list[int]]] = []
         for text, vector in zip(query.texts, vectors, strict=True):
             if query.vector_weight:
-                rankings.append((query.vector_weight, self._index.by_vector(store_id, vector, files, CANDIDATES)))
+                near = await self._index.by_vector(store_id, vector, files, CANDIDATES)
+                rankings.append((query.vector_weight, near))
             if query.text_weight:
-                rankings.append((query.text_weight, self._index.by_words(store_id, text, files, CANDIDATES)))
+                named = await self._index.by_words(store_id, text, files, CANDIDATES)
+                rankings.append((query.text_weight, named))
         order = fused(rankings)
         if not query.least_score:
             order = order[: query.limit]
-        held = self._index.passages(store_id, order)
-        found = [_found(files[each.file_id], each, vectors) for each in held if each.file_id in files]
+        held = await self._index.passages(store_id, order)
+        found = await asyncio.to_thread(_scored, held, files, vectors)
         return [each for each in found if each.score >= query.least_score][: query.limit]
+
+
+def _scored(held: Sequence[Held], files: Mapping[str, StoreFile], vectors: np.ndarray) -> list[Found]:
+    return [_found(files[each.file_id], each, vectors) for each in held if each.file_id in files]
 
 
 def _found(file: StoreFile, held: Held, vectors: np.ndarray) -> Found:

@@ -25,12 +25,21 @@ def test_a_table_names_a_folder(tmp_path: Path) -> None:
     assert (retrieval.folder, retrieval.parse_seconds) == (tmp_path / "stores", 9.0)
 
 
+def test_an_index_may_be_in_postgres(tmp_path: Path) -> None:
+    retrieval = load_deployment(_file(tmp_path, 'index = "pgvector"\nurl = "postgresql://weft@db/weft"\n')).retrieval
+    assert retrieval is not None
+    assert retrieval.url == "postgresql://weft@db/weft"
+
+
 @pytest.mark.parametrize(
     ("more", "without", "words"),
     [
         ("", "files", r"needs files\.folder"),
         ("", "embeddings", "needs embeddings"),
-        ('index = "pgvector"\n', "", "pgvector.*not supported"),
+        ('index = "pgvector"\n', "", r'url is for retrieval\.index = "pgvector", which needs it'),
+        ('url = "postgresql://db/weft"\n', "", r"url is for retrieval\.index"),
+        ('index = "pgvector"\nurl = "redis://db"\n', "", "must begin with postgres://"),
+        ('index = "pgvector"\nurl = "postgresql://db/weft"\ncache_bytes = 9\n', "", "cache_bytes is for.*sqlite"),
         ('index = "qdrant"\n', "", "qdrant.*not supported"),
         ('index = "faiss"\n', "", "must be one of"),
         ("parse_seconds = 0\n", "", r"parse_seconds must be in 1 \.\. 3600"),
