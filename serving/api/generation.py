@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextman
 from dataclasses import replace
 from typing import cast
 
+from serving.api.answered import Answer
 from serving.api.caller import Caller
 from serving.api.generation_trace import EngineSpans, generation_stage
 from serving.api.merged_steps import Steps, StepsOf, merged_steps
@@ -217,6 +218,9 @@ class Generation:
         now = time.monotonic()
         meter = self._meters[prompt, delta.index]
         meter.delta(now, delta.usage.completion_tokens)
+        if not self._generated and self.lease is not None:
+            answer = Answer(self._caller.principal.tenant, self.lease.ask.model, self._caller.request_id)
+            self._service.answered.note(answer.request_id, answer)
         self._generated[prompt, delta.index] = delta.usage.completion_tokens
         if delta.finish_reason is None:
             return

@@ -18,6 +18,7 @@ from serving.api.data_holders import KeptData
 from serving.api.embedding_routes import embedding_routes
 from serving.api.engine_watch import EngineWatch
 from serving.api.error_reply import pass_on
+from serving.api.feedback_routes import feedback_routes
 from serving.api.front import Front
 from serving.api.gate import Gate
 from serving.api.health import health_routes
@@ -192,6 +193,7 @@ def _routes(
         *([] if service.moderation is None else moderation_routes(service, service.moderation, max_body_bytes)),
         *([] if service.memories is None else memory_routes(service.memories, max_body_bytes)),
         *stream_routes(service),
+        *feedback_routes(service, responses.conversations),
         *([] if batches is None else batches.routes),
         *([] if stores is None else stores.routes),
         *socket_routes(service, server.max_streams),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from serving.api.adapter_names import AdapterNames
+from serving.api.answered import Answered
 from serving.api.engine_watch import EngineWatch
 from serving.api.stream_slots import StreamSlots
 from serving.engine.client import Engine
@@ -70,6 +71,7 @@ class Service:
     streams: StreamLimits = StreamLimits()
     tracing: Tracing = field(default_factory=Tracing)
     events: EventLog = field(default_factory=EventLog)
+    answered: Answered = field(default_factory=Answered)
     encoder: TextEmbedder | None = None  # behind /v1/embeddings
     model_embedder: TextEmbedder | None = None  # likewise: the served model
     moderation: Moderation | None = None  # None: nothing is judged

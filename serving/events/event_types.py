@@ -1,7 +1,7 @@
 """What an event can tell. Each type has a version in its name: fields may be added to it, and whatever else would
 change makes a new one.
 
-Fields of text (`prompts`, `outputs`, `arguments`, `result`) are there only where the deployment has `events.text`; keys
+Fields of text (`prompts`, `outputs`, `arguments`, `result`, `reason` of feedback) are there only where the deployment has `events.text`; keys
 and users are hashes unless it says otherwise. All else is words, numbers and ids that the server or its operator chose.
 """
 
@@ -137,6 +137,22 @@ class ModerationVerdict(EventData, kw_only=True, frozen=True, omit_defaults=True
     findings: tuple[ModerationFinding, ...]
 
 
+class FeedbackGiven(EventData, kw_only=True, frozen=True, omit_defaults=True):
+    """A client rates an answer. The subject is the id of the request that was answered, where that is known. Each rating
+    is an event, in a sample too: of one answer the last one counts."""
+
+    type = "weft.feedback.given.v1"
+
+    tenant: str
+    answer: str  # the id that the client named
+    rating: Literal["up", "down"]
+    known: bool  # the server could tell that the answer is its own, to this tenant
+    model: str | None = None  # that answered, where it is known
+    key: str | None = None  # of who rates
+    user: str | None = None
+    reason: str | None = None
+
+
 class EngineRestarted(EventData, kw_only=True, frozen=True, omit_defaults=True):
     type = "weft.engine.restarted.v1"
 
@@ -181,6 +197,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     ToolCalled,
     ToolEnded,
     ModerationVerdict,
+    FeedbackGiven,
     EngineRestarted,
     ServerDrained,
     CanaryScored,

@@ -216,6 +216,7 @@ class _Families:
         self.fallbacks = self._counter(
             "weft_fallbacks", "Requests for this model that another answered.", "answered_by", "reason"
         )
+        self.feedback = self._counter("weft_feedback", "Ratings of answers by clients.", "rating")
         self.embedded_texts = self._counter("weft_embedded_texts", "Texts embedded.")
         self.embedded_tokens = self._counter("weft_embedded_tokens", "Tokens of the texts embedded.")
         self.open_streams = Gauge(
@@ -263,6 +264,10 @@ class Metrics:
     def embedded(self, encoder: str, texts: int, tokens: int) -> None:
         self._families.embedded_texts.labels(encoder).inc(texts)
         self._families.embedded_tokens.labels(encoder).inc(tokens)
+
+    def rated(self, model: str, rating: str) -> None:
+        """By a client, of an answer of `model`, as usage is booked under it."""
+        self._families.feedback.labels(model, rating).inc()
 
     def fell_back(self, answered_by: str, reason: str) -> None:
         """A request for this model went to another."""

@@ -9,7 +9,7 @@ from serving.errors import ConfigError
 
 Sink = Literal["sqlite", "redis"]
 Names = Literal["hashed", "plain"]
-Group = Literal["request", "tool", "moderation", "engine", "server", "canary"]
+Group = Literal["request", "tool", "moderation", "engine", "server", "canary", "feedback"]
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 

@@ -7,6 +7,8 @@ from serving.api.chat_body import ChatBody
 from serving.api.completion_body import CompletionBody
 from serving.api.conversations.body import ConversationBody, ItemsBody, MetadataBody
 from serving.api.embedding_body import EmbeddingBody
+from serving.api.feedback_routes import FeedbackBody
+from serving.api.files.expiry import ANCHORS, LEAST_SECONDS, MOST_SECONDS
 from serving.api.files.upload import PURPOSES
 from serving.api.memory_routes import MAX_USER_CHARS, MemoryBody
 from serving.api.messages.body import CountTokensBody, MessagesBody
@@ -26,6 +28,12 @@ _UPLOAD = {
     "properties": {
         "file": {"type": "string", "format": "binary"},
         "purpose": {"type": "string", "enum": list(PURPOSES)},
+        "expires_after[anchor]": {"type": "string", "enum": list(ANCHORS)},
+        "expires_after[seconds]": {"type": "integer", "minimum": LEAST_SECONDS, "maximum": MOST_SECONDS},
+    },
+    "dependentRequired": {
+        "expires_after[anchor]": ["expires_after[seconds]"],
+        "expires_after[seconds]": ["expires_after[anchor]"],
     },
     "required": ["file", "purpose"],
     "additionalProperties": False,
@@ -82,6 +90,12 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         body=ModerationBody,
         example={"input": ["the cat", "a dog"]},
         reply="Moderations",
+    ),
+    ("POST", "/v1/feedback"): Operation(
+        says="Rates an answer.",
+        body=FeedbackBody,
+        example={"id": f"chatcmpl-{'0' * 32}", "rating": "up"},
+        reply="Feedback",
     ),
     ("POST", "/v1/messages"): Operation(
         says="An answer to messages, in Anthropic's protocol.",

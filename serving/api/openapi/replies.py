@@ -46,6 +46,7 @@ REPLIES: Mapping[str, Schema] = {
             )
         ),
     ),
+    "Feedback": object_of(object=word("feedback"), id=TEXT, rating=word("up", "down"), known={"type": "boolean"}),
     "Message": object_of(
         id=TEXT,
         type=word("message"),

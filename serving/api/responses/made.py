@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from serving.api.answered import Answer
 from serving.api.caller import Caller
 from serving.api.model_choice import chosen_model
 from serving.api.responses.asked import their_param, turn_request
@@ -126,6 +127,8 @@ class MadeResponse:
         self._service = choice.service
         self.generation.use(choice.service)
         self._outline.model = choice.name
+        answer = Answer(self.owner.tenant, choice.name, self._caller.request_id)
+        choice.service.answered.note(self.id, answer)
         if choice.fallback is not None:
             self._outline.note(Notice("fallback", choice.fallback.text, choice.fallback.facts))
 

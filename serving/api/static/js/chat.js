@@ -133,6 +133,13 @@ export class Chat extends EventTarget {
     if (conversation === this.#conversation) this.#refresh();
   }
 
+  /** Keeps what the reader thinks of an answer. */
+  keepRating(conversation, answer, rating) {
+    answer.rating = rating;
+    if (this.#store.get(conversation.id)) this.#store.save(conversation);
+    if (conversation === this.#conversation) this.#transcript.show(conversation, this.#turn);
+  }
+
   stop(id = this.#conversation.id) {
     this.#turns.get(id)?.stop();
   }

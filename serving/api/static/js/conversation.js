@@ -5,7 +5,8 @@
 //   user message       { role: "user", content }
 //   assistant message  { role: "assistant", content, reasoning, model, toolCalls, citations, finishReason, stats, error, stream }
 //                      and, where the server said so, { detail } of its end, { notices }, each { kind, text }, and
-//                      { response }, its id at the server
+//                      { response } or { replyId }, its id at the server as a response or a chat completion, and what its
+//                      reader thinks of it, { rating }, "up" or "down"
 //   tool call          { name, arguments }, and of one that runs on the server { state, result }
 //   stream             { id, after, kind } while the answer is on its way: where it goes on, by which API; else null
 

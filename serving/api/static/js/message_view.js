@@ -20,6 +20,7 @@ const FAILURES = {
   content_filter: "The server's content policy blocked this message.",
   moderation_unavailable: "The server could not check this against its content policy, and so did not answer.",
 };
+const RATINGS = { up: "Good answer", down: "Bad answer" };
 const STATES = { completed: "", failed: "failed", incomplete: "broken off" }; // of a call; any other is still running
 
 const SHORT_RESULT = 300; // characters that are shown without being asked for
@@ -67,9 +68,10 @@ class AnswerView {
     this.stats = element("span.stats");
     this.copy = iconButton("copy", "Copy this answer", { "data-action": "copy" });
     this.again = iconButton("refresh", "Answer again", { "data-action": "regenerate" });
+    this.thumbs = ["up", "down"].map((rating) => iconButton(`thumb-${rating}`, RATINGS[rating], { "data-action": "rate", "data-rating": rating }));
     this.versions = new VersionSwitch("Versions of this answer");
     this.footer = element("footer.footer", {},
-      this.versions.node, element("div.actions", {}, this.copy, this.again), this.stats);
+      this.versions.node, element("div.actions", {}, this.copy, this.again, ...this.thumbs), this.stats);
     this.node = element("article.message.assistant", { "aria-label": "Answer" },
       this.reasoning, this.calls, text, this.waiting, this.citations, this.notices.node, this.ending, this.failure, this.footer);
   }
@@ -91,11 +93,20 @@ class AnswerView {
     this.copy.hidden = message.content === "";
     this.again.hidden = isLast && message.error !== null; // beside the failure stands the same
     this.again.disabled = place.busy;
+    this.#updateThumbs();
     this.stats.replaceChildren(...(streaming ? [] : statsOf(message)));
     this.#updateCitations(message.citations ?? []);
     this.notices.update(message.notices ?? []);
     this.#updateEnding(streaming, empty);
     this.#updateFailure(streaming ? null : message.error, isLast);
+  }
+
+  #updateThumbs() {
+    const { replyId, response, rating } = this.#message;
+    for (const thumb of this.thumbs) {
+      thumb.hidden = !(response ?? replyId);
+      thumb.setAttribute("aria-pressed", String(thumb.dataset.rating === rating));
+    }
   }
 
   #updateReasoning(reasoning) {

@@ -1,7 +1,7 @@
 // The composition root: builds the parts and lets them talk. The address says which conversation is open (#/c/ID).
 
 import { Announcer } from "./announcer.js";
-import { ApiClient } from "./api_client.js";
+import { ApiClient, ChatError } from "./api_client.js";
 import { Chat } from "./chat.js";
 import { ChatApi } from "./chat_api.js";
 import { copyText } from "./clipboard.js";
@@ -11,6 +11,7 @@ import { hiddenMatch, newConversation } from "./conversation.js";
 import { ConversationList } from "./conversation_list.js";
 import { ConversationStore } from "./conversation_store.js";
 import { downloadJson } from "./download.js";
+import { FeedbackApi } from "./feedback_api.js";
 import { Library } from "./library.js";
 import { LibraryApi } from "./library_api.js";
 import { Memory } from "./memory.js";
@@ -38,6 +39,7 @@ class Page {
   client = new ApiClient(() => this.settings.apiKey);
   api = new ChatApi(this.client);
   responses = new ResponsesApi(this.client);
+  feedback = new FeedbackApi(this.client);
   announcer = new Announcer(byId("announcements"));
   toast = new Toast(byId("toasts"));
   theme = new Theme(byId("theme"));
@@ -221,12 +223,26 @@ class Page {
       await this.chat.regenerate(message);
     } else if (name === "memory") {
       await this.memoryDialog.open();
+    } else if (name === "rate") {
+      await this.rate(message, button.dataset.rating);
     } else if (name === "cite") {
       this.passage.open(message.citations[Number(button.dataset.index)]);
     } else {
       const code = button.closest(".code-block")?.querySelector("code");
       await this.copy(code?.textContent ?? message.content, button);
     }
+  }
+
+  async rate(answer, rating) {
+    const { conversation } = this.chat;
+    try {
+      await this.feedback.rate(answer, rating, this.memory.user);
+    } catch (error) {
+      if (!(error instanceof ChatError)) throw error;
+      this.toast.show(`The rating did not reach the server: ${error.message}`);
+      return;
+    }
+    this.chat.keepRating(conversation, answer, rating);
   }
 
   async copy(text, button) {

@@ -100,6 +100,8 @@ class ScriptedChat:
         self.files: dict[str, bytes] = {}  # that were uploaded, by name
         self.unreadable: set[str] = set()  # names of files that the server cannot read
         self.memory: list[dict[str, Any]] | None = None  # its entries; None: the server has none
+        self.ratings: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.takes_ratings = True
         self.remembers: dict[str, bool] = {}  # by user, what was switched
         self._exchanges: queue.Queue[Exchange] = queue.Queue()
         self.app = Starlette(
@@ -112,6 +114,7 @@ class ScriptedChat:
                 Route("/v1/streams/{id}", self._cancel, methods=["DELETE"]),
                 Route("/v1/tools", self._tools),
                 Route("/v1/memory", self._memory, methods=["GET", "POST", "DELETE"]),
+                Route("/v1/feedback", self._rate, methods=["POST"]),
                 Route("/v1/responses", self._complete, methods=["POST"]),
                 Route("/v1/responses/{id}", self._read, methods=["GET"]),
                 Route("/v1/responses/{id}/cancel", self._cancel, methods=["POST"]),
@@ -161,6 +164,13 @@ class ScriptedChat:
         user = request.query_params.get("user")
         on = self.remembers.get(user or "", True)
         return JSONResponse({"user": user, "enabled": on, "strategy": "selective", "data": self.memory})
+
+    async def _rate(self, request: Request) -> Response:
+        body = await request.json()
+        self.ratings.put(body)
+        if not self.takes_ratings:
+            return JSONResponse({"error": {"message": "there is no such answer"}}, 404)
+        return JSONResponse({"object": "feedback", **body, "known": True})
 
     async def _upload(self, request: Request) -> Response:
         async with request.form() as form:
