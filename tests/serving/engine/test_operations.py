@@ -17,6 +17,7 @@ from serving.engine.resume import ResumingEngine
 from serving.engine.server import EngineServer
 from serving.gateway.guard import GuardedEngine
 from serving.observability.metrics import Metrics
+from tests.fakes.held_steps import held_steps
 from tests.fakes.tiny_model import VOCAB_SIZE, tiny_executor
 
 PATIENCE = 180.0  # seconds; only a broken test waits that long
@@ -53,11 +54,14 @@ async def until_waiting(engine: Engine, streams: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_paused_engine_begins_no_step_and_goes_on_with_the_same_tokens(engine: LocalEngine) -> None:
+async def test_a_paused_engine_begins_no_step_and_goes_on_with_the_same_tokens(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = tokens_of(await events_of(engine, request("alone", max_tokens=60)))
+    asked = held_steps(monkeypatch)
     stream = engine.generate(request("open", max_tokens=60))
     begun = [await anext(stream)]
-    report = await engine.operate(Pause())
+    report = await asked(engine, Pause())
     assert report.state == EngineState.PAUSED
     late = asyncio.create_task(events_of(engine, request("late")))
     await until_waiting(engine, 2)

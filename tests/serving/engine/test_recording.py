@@ -20,6 +20,7 @@ from serving.engine.request import GenerateRequest, SamplingParams
 from serving.engine.step_trace import VERSION, TracedResult, TraceHeader, TraceReader
 from serving.errors import NotFoundError, RequestError, UnsupportedError
 from serving.settings.operations import OperationsConfig
+from tests.fakes.held_steps import held_steps
 from tests.fakes.tiny_model import CONFIG, DECODE_ROUNDS, MAX_MODEL_LEN, NUM_PAGES, VOCAB_SIZE, tiny_executor
 
 
@@ -57,12 +58,13 @@ async def run(engine: LocalEngine, one: GenerateRequest) -> list[int]:
     return [token async for event in engine.generate(one) for token in event.token_ids]
 
 
-async def recorded(engine: LocalEngine, tmp_path: Path) -> Path:
+async def recorded(engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A trace that begins while a stream runs whose prompt is cached."""
     alone = await run(engine, request(9, tokens=60))
+    asked = held_steps(monkeypatch)
     stream = engine.generate(request(9, tokens=60))
     begun = list((await anext(stream)).token_ids)
-    assert (await engine.operate(StartTrace(name="noon"))).trace_steps == 0
+    assert (await asked(engine, StartTrace(name="noon"))).trace_steps == 0
     await asyncio.gather(*(run(engine, request(i)) for i in range(6)))
     assert begun + [token async for event in stream for token in event.token_ids] == alone
     report = await engine.operate(StopTrace())
@@ -73,8 +75,10 @@ async def recorded(engine: LocalEngine, tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_trace_replays_with_the_same_tokens(engine: LocalEngine, tmp_path: Path) -> None:
-    path = await recorded(engine, tmp_path)
+async def test_a_trace_replays_with_the_same_tokens(
+    engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = await recorded(engine, tmp_path, monkeypatch)
     with TraceReader(path) as trace:
         steps = replay(tiny_executor(), trace.records())
     assert steps
@@ -83,8 +87,10 @@ async def test_a_trace_replays_with_the_same_tokens(engine: LocalEngine, tmp_pat
     assert all(step.seconds > 0 and step.recorded_seconds is not None for step in steps)
 
 
-async def test_a_replay_tells_where_other_tokens_are_drawn(engine: LocalEngine, tmp_path: Path) -> None:
-    path = await recorded(engine, tmp_path)
+async def test_a_replay_tells_where_other_tokens_are_drawn(
+    engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = await recorded(engine, tmp_path, monkeypatch)
     with TraceReader(path) as trace:
         records = list(trace.records())
     at = next(i for i, record in enumerate(records) if isinstance(record, TracedResult))
@@ -94,9 +100,9 @@ async def test_a_replay_tells_where_other_tokens_are_drawn(engine: LocalEngine, 
 
 
 async def test_the_header_says_what_was_built_and_names_nothing_of_the_machine(
-    engine: LocalEngine, tmp_path: Path
+    engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = await recorded(engine, tmp_path)
+    path = await recorded(engine, tmp_path, monkeypatch)
     assert str(tmp_path).encode() not in path.read_bytes()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with TraceReader(path) as trace:

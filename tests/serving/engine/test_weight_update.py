@@ -25,6 +25,7 @@ from serving.errors import NotFoundError, OverloadedError, RequestError, Unsuppo
 from serving.settings.operations import OperationsConfig
 from sharding.mesh import one_device
 from sharding.params import Placement
+from tests.fakes.held_steps import held_steps
 from tests.models.tiny_checkpoint import CONFIG, weights, write
 
 WINDOW = 64
@@ -106,11 +107,14 @@ def tokens_of(events: list[TokenEvent]) -> list[int]:
 
 
 @pytest.mark.parametrize("kept", ["host", "none"])
-async def test_a_stream_that_slept_goes_on_with_the_same_tokens(engine: LocalEngine, kept: str) -> None:
+async def test_a_stream_that_slept_goes_on_with_the_same_tokens(
+    engine: LocalEngine, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = tokens_of(await events_of(engine, request("alone")))
+    asked = held_steps(monkeypatch)
     stream = engine.generate(request("open"))
     begun = [await anext(stream)]
-    asleep = await engine.operate(Sleep(weights=kept))  # type: ignore[arg-type]
+    asleep = await asked(engine, Sleep(weights=kept))  # type: ignore[arg-type]
     assert asleep.state == EngineState.ASLEEP
     assert asleep.freed_bytes
     assert asleep.open_streams == 1
@@ -164,10 +168,13 @@ async def test_new_weights_draw_new_tokens_and_reuse_no_old_page(engine: LocalEn
     assert back[0].cached_tokens == 0
 
 
-async def test_an_open_stream_goes_on_as_the_new_weights_would(engine: LocalEngine, folder: Path) -> None:
+async def test_an_open_stream_goes_on_as_the_new_weights_would(
+    engine: LocalEngine, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = held_steps(monkeypatch)
     stream = engine.generate(request("open"))
     first = await anext(stream)
-    report = await engine.operate(LoadWeights(checkpoint="second"))
+    report = await asked(engine, LoadWeights(checkpoint="second"))
     rest = [event async for event in stream]
     assert first.weights == weights_fingerprint(folder / "first")
     assert rest[-1].weights == report.weights
