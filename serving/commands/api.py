@@ -1,6 +1,7 @@
 """The API process: HTTP, text and chat formats, over the engine process's socket. It holds no model."""
 
 import argparse
+import asyncio
 import socket
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
             for number, name in enumerate(deployment.models, start=1)
         }
         app = build_api(deployment, ResumingEngine(remote), api_key_of(args), embedder=remote, further=further)
+        if app.state.vector_stores is not None:
+            asyncio.run(app.state.vector_stores.check())
         port = listener.getsockname()[1]
         ready = Status("ready", ready=True, url=url_of(server.host, port, tls=server.tls is not None))
         beside = [build_grpc(deployment, app), build_admin(deployment, app)]

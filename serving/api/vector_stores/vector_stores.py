@@ -1,5 +1,6 @@
 """Vector stores of one deployment, put together."""
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from serving.engine.embedding import EmbedRequest, Texts
 from serving.gateway.ask import Ask
 from serving.gateway.principal import Principal
 from serving.generation.text_embedder import TextEmbedder
+from serving.observability.logs import log_failure
 from serving.orchestrator.retrieval.catalog import Catalog, CatalogLimits
 from serving.orchestrator.retrieval.encoding import Encoding
 from serving.orchestrator.retrieval.file_search import FileSearch
-from serving.orchestrator.retrieval.index import Index
+from serving.orchestrator.retrieval.index import Index, IndexUnavailableError
 from serving.orchestrator.retrieval.index_sqlite import SqliteIndex
 from serving.orchestrator.retrieval.ingest import FileIngest
 from serving.orchestrator.retrieval.ingest_runner import IngestRunner
@@ -49,6 +51,13 @@ class VectorStores:
         """The turn was admitted with its own limits; the few tokens of a query are counted, and not limited again."""
         principal = Principal(key_id=TOOL_KEY, tenant=tenant, tier=TOOL_KEY)
         return await self.search.find(tenant, store_ids, query, msgspec.msgpack.encode(principal))
+
+    async def check(self) -> None:
+        """Before a server begins. Raises ConfigError; a database that is away may come."""
+        try:
+            await self.index.check()
+        except IndexUnavailableError as error:
+            log_failure(logging.getLogger(__name__), "vector stores cannot be reached yet", error)
 
     async def close(self) -> None:
         self.catalog.close()

@@ -7,8 +7,7 @@ from serving.errors import ConfigError
 OLDEST = (0, 8)  # of pgvector: the first that goes on with a filtered search until enough is found
 MOST_DIMENSIONS = 2000  # that its graph takes
 
-# Vectors are of one length in each table; those of an encoder of another length have another. They go with their
-# document, not with their passage: one statement, however many there are.
+# Not `fastupdate`: it keeps a list of what is new, which each search would read.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS weft_documents (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -21,8 +20,10 @@ CREATE TABLE IF NOT EXISTS weft_passages (
     start bigint NOT NULL, text bytea NOT NULL, windows bigint[] NOT NULL, words tsvector NOT NULL,
     UNIQUE (document, number)
 );
-CREATE INDEX IF NOT EXISTS weft_passages_by_word ON weft_passages USING gin (words);
+CREATE INDEX IF NOT EXISTS weft_passages_by_word ON weft_passages USING gin (words) WITH (fastupdate = off);
 """
+# Vectors of one length; those of another encoder may have another table. They go with their document and not with their
+# passage, in one statement.
 _VECTORS = """
 CREATE TABLE IF NOT EXISTS {table} (
     passage bigint NOT NULL, place integer NOT NULL,
