@@ -88,6 +88,11 @@ class FilesConfig:
     max_batch_requests: int = 50_000  # lines of one batch
     max_tenant_batches: int = 16  # that have not ended
     concurrent_requests: int = 8  # lines that run at once, of all batches
+    retain_batch_days: float = 30.0  # after a batch's end; 0: until its tenant has 1,000 newer ones
+
+    @property
+    def retain_batch_seconds(self) -> float | None:
+        return self.retain_batch_days * 86400 if self.retain_batch_days else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +152,7 @@ _RANGES: dict[str, tuple[int, float]] = {
     "files.max_batch_requests": (1, math.inf),
     "files.max_tenant_batches": (1, math.inf),
     "files.concurrent_requests": (1, math.inf),
+    "files.retain_batch_days": (0, 36500),
     "conversations.retain_days": (0, 36500),
     "streams.max_bytes": (1 << 20, math.inf),
     "speculation.depth": (1, 15),

@@ -76,6 +76,14 @@ def prepare(connection: sqlite3.Connection, schema: str) -> None:
     connection.executescript(schema)
 
 
+def add_column(connection: sqlite3.Connection, table: str, name: str, kind: str) -> bool:
+    """Whether the table, which an earlier version of weft may have made, lacked it. Within a transaction."""
+    if name in {known for _, known, *_ in connection.execute(f"PRAGMA table_info({table})")}:
+        return False
+    connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+    return True
+
+
 def purge(connection: sqlite3.Connection) -> None:
     """Gives free pages back, and empties the write-ahead log, whose frames hold what pages held before. Outside of a
     transaction. Raises sqlite3.OperationalError where a reader holds the log for longer than the connection waits."""

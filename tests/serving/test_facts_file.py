@@ -1,7 +1,7 @@
 import sqlite3
 from pathlib import Path
 
-from serving.facts_file import FactsFile
+from serving.facts_file import FactsFile, add_column
 
 
 async def test_what_is_deleted_leaves_no_bytes_and_its_space_comes_back(tmp_path: Path) -> None:
@@ -22,4 +22,13 @@ async def test_what_is_deleted_leaves_no_bytes_and_its_space_comes_back(tmp_path
     for path in tmp_path.iterdir():
         assert b"marmalade" not in path.read_bytes(), path
     assert (tmp_path / "facts.sqlite").stat().st_size < written / 10
+    file.close()
+
+
+def test_a_column_is_added_once_to_a_table_of_an_earlier_version(tmp_path: Path) -> None:
+    file = FactsFile(tmp_path, "CREATE TABLE IF NOT EXISTS facts (text TEXT)")
+    with file.transaction() as database:
+        assert add_column(database, "facts", "expires_at", "INTEGER")
+        assert not add_column(database, "facts", "expires_at", "INTEGER")
+        database.execute("INSERT INTO facts (expires_at) VALUES (1)")
     file.close()

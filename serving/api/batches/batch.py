@@ -28,6 +28,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     input_file_id: str
     created_at: int  # seconds since 1970, as all of them
     expires_at: int
+    output_seconds: int | None = None  # after which its files expire, from their creation; None: they do not
     metadata: dict[str, str] | None = None
     status: Status = "validating"
     total: int = 0
@@ -48,9 +49,20 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     def is_open(self) -> bool:
         return self.status in OPEN
 
+    @property
+    def ended_at(self) -> int | None:
+        """None while it is open."""
+        ends = {
+            "completed": self.completed_at,
+            "failed": self.failed_at,
+            "expired": self.expired_at,
+            "cancelled": self.cancelled_at,
+        }
+        return ends.get(self.status)
+
     def shown(self, completed: int, failed: int) -> dict[str, Any]:
         """With so many lines done."""
-        hidden = ("tenant", "principal", "faults", "total", "completed", "failed")
+        hidden = ("tenant", "principal", "output_seconds", "faults", "total", "completed", "failed")
         facts = {name: value for name, value in msgspec.structs.asdict(self).items() if name not in hidden}
         ended = self.status in ("completed", "expired", "cancelled")
         return {

@@ -7,7 +7,7 @@ import msgspec
 
 from serving.api.batches.batch import Batch
 from serving.errors import NotFoundError, RateLimitedError
-from serving.facts_file import FactsFile
+from serving.facts_file import FactsFile, add_column
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS batches (
@@ -16,7 +16,8 @@ CREATE TABLE IF NOT EXISTS batches (
     tenant TEXT NOT NULL,
     input_file_id TEXT NOT NULL,
     is_open INTEGER NOT NULL,
-    batch BLOB NOT NULL
+    batch BLOB NOT NULL,
+    ended_at INTEGER
 ) STRICT;
 CREATE INDEX IF NOT EXISTS batches_by_tenant ON batches (tenant, number);
 CREATE INDEX IF NOT EXISTS open_batches ON batches (number) WHERE is_open;
@@ -49,6 +50,11 @@ class BatchStore:
         with facts.transaction() as connection:
             for statement in SCHEMA.split(";"):
                 connection.execute(statement)
+            if add_column(connection, "batches", "ended_at", "INTEGER"):
+                _note_ends(connection)
+            connection.execute(
+                "CREATE INDEX IF NOT EXISTS ended_batches ON batches (ended_at) WHERE ended_at IS NOT NULL"
+            )
 
     async def add(self, batch: Batch) -> None:
         """Raises RateLimitedError where the tenant has as many open batches as it may."""
@@ -115,10 +121,15 @@ class BatchStore:
             raise BatchGoneError(batch_id)
         batch = change(_decoder.decode(row[0]))
         connection.execute(
-            "UPDATE batches SET is_open = ?, batch = ? WHERE id = ?",
-            (int(batch.is_open), msgspec.msgpack.encode(batch), batch_id),
+            "UPDATE batches SET is_open = ?, ended_at = ?, batch = ? WHERE id = ?",
+            (int(batch.is_open), batch.ended_at, msgspec.msgpack.encode(batch), batch_id),
         )
         return batch
+
+    async def forget_ended(self, before: float) -> None:
+        """Those that ended by then, of all tenants; their files stay. Raises OverloadedError."""
+        statement = "DELETE FROM batches WHERE ended_at IS NOT NULL AND ended_at <= ?"
+        await self.facts.run(lambda connection: connection.execute(statement, (before,)))
 
     async def erase(self, tenant: str, dry_run: bool) -> Mapping[str, int]:
         """What there is of a tenant, but the files; unless it is only looked at, it is gone. Raises OverloadedError."""
@@ -182,6 +193,13 @@ def counted(connection: sqlite3.Connection, batch_id: str) -> Counts:
     query = "SELECT COALESCE(SUM(good), 0), COUNT(*) FROM results WHERE batch_id = ?"
     good, every = connection.execute(query, (batch_id,)).fetchone()
     return good, every - good
+
+
+def _note_ends(connection: sqlite3.Connection) -> None:
+    """Of batches that a version before this one has kept."""
+    for batch_id, data in connection.execute("SELECT id, batch FROM batches WHERE NOT is_open").fetchall():
+        ended_at = _decoder.decode(data).ended_at
+        connection.execute("UPDATE batches SET ended_at = ? WHERE id = ?", (ended_at, batch_id))
 
 
 def _with_counts(connection: sqlite3.Connection, batch: Batch) -> tuple[Batch, Counts]:

@@ -151,7 +151,15 @@ class BatchWork:
     def _made(self, file_id: str | None, word: str, now: int) -> StoredFile:
         assert file_id is not None
         name = f"{self._batch.id}_{word}.jsonl"
-        return StoredFile(id=file_id, filename=name, purpose=MADE_HERE, bytes=0, created_at=now)
+        seconds = self._batch.output_seconds
+        return StoredFile(
+            id=file_id,
+            filename=name,
+            purpose=MADE_HERE,
+            bytes=0,
+            created_at=now,
+            expires_at=seconds and now + seconds,
+        )
 
     async def _change(self, change: Callable[[Batch], Batch]) -> None:
         self._batch = await self._store.change(self._batch.id, change)

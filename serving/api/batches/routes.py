@@ -38,6 +38,7 @@ def batch_routes(service: Service, store: BatchStore, files: FileStore, runner: 
             input_file_id=source.id,
             created_at=now,
             expires_at=now + WINDOW_SECONDS,
+            output_seconds=body.output_expires_after and body.output_expires_after.seconds,
             metadata=body.metadata,
         )
         await store.add(batch)

@@ -5,6 +5,7 @@ import logging
 
 from serving.api.batches.batch_store import BatchStore
 from serving.api.batches.batch_work import BatchWork
+from serving.api.batches.retention import Retention
 from serving.api.files.file_store import FileStore
 from serving.api.service import Service
 from serving.config import FilesConfig
@@ -25,6 +26,7 @@ class BatchRunner:
         self._config = config
         self._max_line_bytes = max_line_bytes
         self._slots = asyncio.Semaphore(config.concurrent_requests)
+        self._retention = Retention(store, files, config.retain_batch_seconds, service.now)
         self._running: dict[str, tuple[BatchWork, asyncio.Task[None]]] = {}
         self._worker = FolderWorker(
             config.folder / "runner.lock", self._look, lambda: (task for _, task in self._running.values())
@@ -39,6 +41,7 @@ class BatchRunner:
         await self._worker.run()
 
     async def _look(self) -> None:
+        await self._retention.look()
         try:
             found = await self._store.open_batches()
         except Exception as error:  # a disk that fails now may not fail the next time

@@ -13,7 +13,7 @@ import msgspec
 from serving.access import StorageConfig
 from serving.config import FilesConfig
 from serving.errors import NotFoundError, QuotaError, RequestError
-from serving.facts_file import FactsFile, on_disk
+from serving.facts_file import FactsFile, add_column, on_disk
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
@@ -23,14 +23,16 @@ CREATE TABLE IF NOT EXISTS files (
     filename TEXT NOT NULL,
     purpose TEXT NOT NULL,
     bytes INTEGER NOT NULL,
-    created_at INTEGER NOT NULL
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER
 ) STRICT;
 CREATE INDEX IF NOT EXISTS files_by_tenant ON files (tenant, number);
 """
 MADE_HERE = "batch_output"
 FORGOTTEN_SECONDS = 86400.0  # after which an upload that never ended is thrown away
 _NOTHING_SAID = StorageConfig()
-_COLUMNS = "id, filename, purpose, bytes, created_at"
+_COLUMNS = "id, filename, purpose, bytes, created_at, expires_at"
+_HAS_EXPIRED = "coalesce(expires_at <= :now, FALSE)"
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,16 +41,24 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     purpose: str
     bytes: int
     created_at: int  # seconds since 1970
+    expires_at: int | None = None
 
     def shown(self) -> dict[str, Any]:
         facts = msgspec.to_builtins(self)
-        return {**facts, "object": "file", "status": "processed", "expires_at": None, "status_details": None}
+        return {**facts, "object": "file", "status": "processed", "status_details": None}
 
 
 class FileStore:
+    """A file that has expired is not there; its bytes are until `delete_expired`."""
+
     def __init__(self, config: FilesConfig, folder: Path, now: Callable[[], float] = time.time) -> None:
         """Raises ConfigError where the folder cannot be used."""
         self.facts = FactsFile(folder, SCHEMA)
+        with self.facts.transaction() as connection:
+            add_column(connection, "files", "expires_at", "INTEGER")
+            connection.execute(
+                "CREATE INDEX IF NOT EXISTS expiring_files ON files (expires_at) WHERE expires_at IS NOT NULL"
+            )
         self._config = config
         self._contents = folder / "contents"
         self._contents.mkdir(mode=0o700, exist_ok=True)
@@ -75,14 +85,29 @@ class FileStore:
         await self.facts.run(lambda connection: self._check_room(connection, tenant, own, 1))
 
     async def add(
-        self, tenant: str, filename: str, purpose: str, chunks: Iterable[bytes], own: StorageConfig = _NOTHING_SAID
+        self,
+        tenant: str,
+        filename: str,
+        purpose: str,
+        chunks: Iterable[bytes],
+        own: StorageConfig = _NOTHING_SAID,
+        expires_seconds: int | None = None,
     ) -> StoredFile:
-        """A client's file. Raises QuotaError where the tenant's room does not hold it."""
+        """A client's file; it expires so long after its creation. Raises QuotaError where the tenant's room does not
+        hold it."""
         file_id = new_file_id()
         part = self._contents / f"{file_id}.part"
         try:
             size = await on_disk(lambda: _write(part, chunks))
-            made = StoredFile(id=file_id, filename=filename, purpose=purpose, bytes=size, created_at=int(self._now()))
+            now = int(self._now())
+            made = StoredFile(
+                id=file_id,
+                filename=filename,
+                purpose=purpose,
+                bytes=size,
+                created_at=now,
+                expires_at=expires_seconds and now + expires_seconds,
+            )
 
             def keep(connection: sqlite3.Connection) -> None:
                 self._check_room(connection, tenant, own, size)
@@ -105,8 +130,9 @@ class FileStore:
 
     async def find(self, tenant: str, file_id: str, *, param: str = "file_id") -> StoredFile:
         """Raises NotFoundError, for another tenant's file too."""
-        query = f"SELECT {_COLUMNS} FROM files WHERE tenant = ? AND id = ?"
-        row = await self.facts.run(lambda connection: connection.execute(query, (tenant, file_id)).fetchone())
+        query = f"SELECT {_COLUMNS} FROM files WHERE tenant = :tenant AND id = :id AND NOT {_HAS_EXPIRED}"
+        given = {"tenant": tenant, "id": file_id, "now": self._now()}
+        row = await self.facts.run(lambda connection: connection.execute(query, given).fetchone())
         if row is None:
             raise NotFoundError(f"there is no file {file_id[:64]!r}", param=param, code="file_not_found")
         return _stored(row)
@@ -117,19 +143,31 @@ class FileStore:
         """So many files, and whether there are more."""
         order, beyond = ("ASC", ">") if ascending else ("DESC", "<")
         query = (
-            f"SELECT {_COLUMNS} FROM files WHERE tenant = ?1 AND (?2 IS NULL OR purpose = ?2) "
-            f"AND (?3 IS NULL OR number {beyond} (SELECT number FROM files WHERE tenant = ?1 AND id = ?3)) "
-            f"ORDER BY number {order} LIMIT ?4"
+            f"SELECT {_COLUMNS} FROM files WHERE tenant = :tenant AND (:purpose IS NULL OR purpose = :purpose) "
+            f"AND (:after IS NULL OR number {beyond} (SELECT number FROM files WHERE tenant = :tenant AND id = :after))"
+            f" AND NOT {_HAS_EXPIRED} ORDER BY number {order} LIMIT :most"
         )
-        rows = await self.facts.run(
-            lambda connection: connection.execute(query, (tenant, purpose, after, limit + 1)).fetchall()
-        )
+        given = {"tenant": tenant, "purpose": purpose, "after": after, "now": self._now(), "most": limit + 1}
+        rows = await self.facts.run(lambda connection: connection.execute(query, given).fetchall())
         return [_stored(row) for row in rows[:limit]], len(rows) > limit
 
     async def delete(self, tenant: str, file_id: str, in_use: Callable[[sqlite3.Connection, str], bool]) -> None:
         """Raises NotFoundError; RequestError where `in_use` says so."""
         await self.find(tenant, file_id)
+        await self._delete(tenant, file_id, in_use)
 
+    async def delete_expired(self, in_use: Callable[[sqlite3.Connection, str], bool]) -> None:
+        """Those of all tenants, but for what `in_use` speaks of. Raises OverloadedError."""
+        query = f"SELECT tenant, id FROM files WHERE expires_at IS NOT NULL AND {_HAS_EXPIRED}"
+
+        def read(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+            rows = connection.execute(query, {"now": self._now()}).fetchall()
+            return [(tenant, file_id) for tenant, file_id in rows if not in_use(connection, file_id)]
+
+        for tenant, file_id in await self.facts.run(read):
+            await self._delete(tenant, file_id, in_use)
+
+    async def _delete(self, tenant: str, file_id: str, in_use: Callable[[sqlite3.Connection, str], bool]) -> None:
         def check(connection: sqlite3.Connection) -> None:
             if in_use(connection, file_id):
                 raise RequestError(
@@ -165,8 +203,8 @@ class FileStore:
         return found
 
     def _check_room(self, connection: sqlite3.Connection, tenant: str, own: StorageConfig, size: int) -> None:
-        query = "SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE tenant = ?"
-        count, taken = connection.execute(query, (tenant,)).fetchone()
+        query = f"SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE tenant = :tenant AND NOT {_HAS_EXPIRED}"
+        count, taken = connection.execute(query, {"tenant": tenant, "now": self._now()}).fetchone()
         most = self._config.max_tenant_files if own.files is None else own.files
         most_bytes = self._config.max_tenant_bytes if own.file_bytes is None else own.file_bytes
         told = (
@@ -194,10 +232,10 @@ def _write(path: Path, chunks: Iterable[bytes]) -> int:
 
 def _insert(connection: sqlite3.Connection, tenant: str, made: StoredFile) -> None:
     connection.execute(
-        f"INSERT INTO files (tenant, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
-        (tenant, made.id, made.filename, made.purpose, made.bytes, made.created_at),
+        f"INSERT INTO files (tenant, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (tenant, made.id, made.filename, made.purpose, made.bytes, made.created_at, made.expires_at),
     )
 
 
 def _stored(row: tuple[Any, ...]) -> StoredFile:
-    return StoredFile(id=row[0], filename=row[1], purpose=row[2], bytes=row[3], created_at=row[4])
+    return StoredFile(id=row[0], filename=row[1], purpose=row[2], bytes=row[3], created_at=row[4], expires_at=row[5])

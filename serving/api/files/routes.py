@@ -24,8 +24,10 @@ def file_routes(files: FileStore, in_use: Callable[[sqlite3.Connection, str], bo
         tenant = tenant_of(request)
         own = request.state.caller.principal.limits.storage
         await files.check_room(tenant, own)
-        async with read_upload(request, files.max_file_bytes) as (file, name, purpose):
-            made = await files.add(tenant, name, purpose, iter(lambda: file.file.read(1 << 20), b""), own)
+        async with read_upload(request, files.max_file_bytes) as sent:
+            chunks = iter(lambda: sent.file.file.read(1 << 20), b"")
+            seconds = sent.expires_after and sent.expires_after.seconds
+            made = await files.add(tenant, sent.name, sent.purpose, chunks, own, seconds)
         return JSONResponse(made.shown())
 
     async def listing(request: Request) -> Response:

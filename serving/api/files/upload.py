@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from serving.errors import PayloadTooLargeError, RequestError, UnsupportedError
+from serving.api.files.expiry import ExpiresAfter, expiry_of, is_expiry
+from serving.errors import PayloadTooLargeError, RequestError
 
 UPLOAD_SECONDS = 600.0
 ENVELOPE_BYTES = 16 << 10  # the fields and boundaries around a file
@@ -18,9 +20,17 @@ PURPOSES = ("batch", "user_data", "assistants")
 FIELDS = {"file", "purpose"}
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    file: UploadFile
+    name: str  # as it is told again
+    purpose: str
+    expires_after: ExpiresAfter | None
+
+
 @asynccontextmanager
-async def read_upload(request: Request, max_file_bytes: int) -> AsyncIterator[tuple[UploadFile, str, str]]:
-    """The file, its name and its purpose, while the block lasts.
+async def read_upload(request: Request, max_file_bytes: int) -> AsyncIterator[Upload]:
+    """What was sent, while the block lasts.
 
     Raises HTTPException (408, 415), PayloadTooLargeError, RequestError, or ClientDisconnect.
     """
@@ -49,11 +59,9 @@ async def read_upload(request: Request, max_file_bytes: int) -> AsyncIterator[tu
         await form.close()
 
 
-def _checked(form: FormData, max_file_bytes: int) -> tuple[UploadFile, str, str]:
+def _checked(form: FormData, max_file_bytes: int) -> Upload:
     for name, _ in form.multi_items():
-        if name.startswith("expires_after"):
-            raise UnsupportedError("expires_after is not supported: files stay until they are deleted", param=name)
-        if name not in FIELDS:
+        if name not in FIELDS and not is_expiry(name):
             raise RequestError(f"{name[:64]!r} is not a field of this form", param=name[:64], code="unknown_parameter")
         if len(form.getlist(name)) > 1:
             raise RequestError(f"{name} is given more than once", param=name, code="invalid_value")
@@ -68,7 +76,7 @@ def _checked(form: FormData, max_file_bytes: int) -> tuple[UploadFile, str, str]
         raise RequestError(f"purpose must be {right}", param="purpose", code="invalid_value")
     if (file.size or 0) > max_file_bytes:
         raise _too_large(max_file_bytes)
-    return file, _shown_name(file.filename or ""), purpose
+    return Upload(file, _shown_name(file.filename or ""), purpose, expiry_of(form.multi_items()))
 
 
 def _shown_name(given: str) -> str:

@@ -96,7 +96,15 @@ REPLIES: Mapping[str, Schema] = {
     "Prefix": object_of(id=TEXT, object=word("prefix"), expires_at=COUNT, tokens=COUNT, held_tokens=COUNT),
     "Prefixes": object_of(object=word("list"), data=list_of(ref("Prefix"))),
     "PrefixEnd": object_of(id=TEXT, object=word("prefix"), deleted={"const": True}),
-    "File": object_of(id=TEXT, object=word("file"), bytes=COUNT, created_at=COUNT, filename=TEXT, purpose=TEXT),
+    "File": object_of(
+        id=TEXT,
+        object=word("file"),
+        bytes=COUNT,
+        created_at=COUNT,
+        expires_at={"type": ["integer", "null"]},
+        filename=TEXT,
+        purpose=TEXT,
+    ),
     "Files": {**object_of(**PAGE, data=list_of(ref("File")))},
     "FileEnd": object_of(id=TEXT, object=word("file"), deleted={"const": True}),
     "Batch": object_of(

@@ -247,6 +247,25 @@ async def test_what_an_expired_batch_did_not_run_is_told(make_api: ApiMaker, tmp
     assert api.engine.requests == []
 
 
+async def test_output_files_expire_after_their_own_creation(make_api: ApiMaker, tmp_path: Path) -> None:
+    api = make_api(make_api.says("fine"), files=FilesConfig(folder=tmp_path / "kept"))
+    lines = [_line("good", prompt="x", max_tokens=5), _line("bad", prompt="x", max_tokens=5, top_p=3)]
+    async with _sdk(api) as client:
+        file = await client.files.create(file=("requests.jsonl", _jsonl(lines)), purpose="batch")
+        batch = await client.batches.create(
+            input_file_id=file.id,
+            endpoint=COMPLETIONS,
+            completion_window="24h",
+            output_expires_after={"anchor": "created_at", "seconds": 7200},
+        )
+        batch = await _ended(client, batch)
+        assert file.expires_at is None
+        for name in (batch.output_file_id, batch.error_file_id):
+            assert name is not None
+            made = await client.files.retrieve(name)
+            assert made.expires_at == made.created_at + 7200
+
+
 async def test_open_batches_are_bounded_and_what_they_ask_for_is_checked(make_api: ApiMaker, tmp_path: Path) -> None:
     api = make_api(files=FilesConfig(folder=tmp_path / "kept", max_tenant_batches=1))
     async with api.client() as client:
@@ -258,7 +277,9 @@ async def test_open_batches_are_bounded_and_what_they_ask_for_is_checked(make_ap
         ({"completion_window": "1h"}, "completion_window"),
         ({"input_file_id": "file-x"}, "input_file_id"),
         ({"input_file_id": other.json()["id"]}, "input_file_id"),
-        ({"output_expires_after": {}}, "output_expires_after"),
+        ({"output_expires_after": {"anchor": "created_at"}}, "output_expires_after.seconds"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 3599}}, "output_expires_after.seconds"),
+        ({"output_expires_after": {"anchor": "completed_at", "seconds": 3600}}, "output_expires_after.anchor"),
     ):
         assert (await api.post("/v1/batches", body | change)).json()["error"]["param"] == param
     assert (await api.post("/v1/batches", body)).status_code == 200  # nothing runs it: the server is not started

@@ -123,10 +123,36 @@ async def test_a_form_that_is_none_is_refused(api: Api) -> None:
         for headers in (broken, {"content-type": "multipart/form-data"}):
             assert (await client.post(FILES, content=b"--y\r\nnonsense", headers=headers)).status_code == 400
         assert (await client.post(FILES, files={"file": b"x"})).json()["error"]["param"] == "purpose"
-        data = {"purpose": "batch", "expires_after[seconds]": "1"}
-        reply = await client.post(FILES, files={"file": b"x"}, data=data)
-        assert reply.json()["error"]["code"] == "unsupported"
     assert (await _upload(api, b"x", purpose="fine-tune")).json()["error"]["param"] == "purpose"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"expires_after[seconds]": "3600"}, "expires_after.anchor"),
+        ({"expires_after[anchor]": "created_at"}, "expires_after.seconds"),
+        ({"expires_after[anchor]": "last_active_at", "expires_after[seconds]": "3600"}, "expires_after.anchor"),
+        ({"expires_after[anchor]": "created_at", "expires_after[seconds]": "3599"}, "expires_after.seconds"),
+        ({"expires_after[anchor]": "created_at", "expires_after[seconds]": "2592001"}, "expires_after.seconds"),
+        ({"expires_after[anchor]": "created_at", "expires_after[seconds]": "an hour"}, "expires_after.seconds"),
+        ({"expires_after[anchor]": "created_at", "expires_after[days]": "1"}, "expires_after.days"),
+        ({"expires_after": "3600"}, "expires_after"),
+        ({"expires_after[anchor]": ["created_at"] * 2, "expires_after[seconds]": "3600"}, "expires_after[anchor]"),
+    ],
+)
+async def test_an_expiry_that_is_none_is_refused(api: Api, fields: dict[str, Any], param: str) -> None:
+    async with api.client() as client:
+        reply = await client.post(FILES, files={"file": b"x"}, data={"purpose": "batch", **fields})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_file_says_when_it_expires(api: Api) -> None:
+    async with api.client() as client:
+        for seconds in (3600, 2592000):
+            data = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": str(seconds)}
+            made = (await client.post(FILES, files={"file": b"x"}, data=data)).json()
+            assert made["expires_at"] == made["created_at"] + seconds
+            assert (await api.get(f"{FILES}/{made['id']}")).json() == made
 
 
 async def test_without_a_folder_there_are_no_files(make_api: ApiMaker) -> None:
