@@ -147,7 +147,7 @@ def build_app(
     if stores is not None:
         service.toolbox.registry.add(stores.tool, seconds=60)
     kept = conversations or Conversations(SqliteConversationStore(None))
-    responses = Responses(service, kept, max_body_bytes)
+    responses = Responses(service, kept, max_body_bytes, None if batches is None else batches.files)
     app = Starlette(
         routes=_routes(service, server, board, batches, stores, responses, prefix_cache or PrefixCacheConfig()),
         middleware=[

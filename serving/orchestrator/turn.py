@@ -109,7 +109,8 @@ class TurnRunner:
     def _offered(self, turn: TurnRequest) -> OfferedTools:
         if turn.tool_choice == "none":
             return OfferedTools(here=[], clients=[])
-        offered = OfferedTools(here=self._tools.offered(turn.server_tools), clients=list(turn.tools))
+        here = self._tools.offered(turn.server_tools, turn.tool_notes)
+        offered = OfferedTools(here=here, clients=list(turn.tools))
         offered.check()
         call_rules(turn, offered, first=True)
         return offered

@@ -30,6 +30,7 @@ class TurnRequest:
     messages: Sequence[Message]  # the conversation in chat completions' form, the input last
     tools: Sequence[dict[str, Any]] = ()  # the client's own, in chat completions' form, which may have `strict`
     server_tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name, with settings for this turn
+    tool_notes: Mapping[str, str] = field(default_factory=dict)  # by name: what this turn adds to a description
     tool_choice: ToolChoice = "auto"  # of the first answer; those after it are free to call or not
     named_tool: str | None = None  # with "required": the tool to call
     parallel_calls: bool = True

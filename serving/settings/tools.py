@@ -23,6 +23,8 @@ class CodeInterpreterConfig:
     processes: int = 16
     folder_bytes: int = 64 << 20  # of its files
     output_bytes: int = 64 << 10
+    given_files: int = 16  # that a request may name (container.file_ids)
+    given_bytes: int = 32 << 20  # of them together; they lie in memory while a program runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ def _faults(config: ToolsConfig) -> Iterator[tuple[str, str]]:
     code, web = config.code_interpreter, config.web
     if code is not None:
         least = {"concurrent": 1, "memory_bytes": 1 << 24, "processes": 2, "folder_bytes": 1 << 12, "output_bytes": 64}
+        least |= {"given_files": 1, "given_bytes": 1}
         for name, bound in least.items():
             if getattr(code, name) < bound:
                 yield f"code_interpreter.{name}", f"must be at least {bound}, not {getattr(code, name)}"

@@ -33,6 +33,7 @@ def turn_request(
         messages=chat_messages(body.instructions, items),
         tools=tools.clients,
         server_tools=tools.here,
+        tool_notes=tools.notes,
         tool_choice=choice if isinstance(choice, str) else "required",
         named_tool=named,
         parallel_calls=body.parallel_tool_calls is not False,

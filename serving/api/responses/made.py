@@ -14,9 +14,11 @@ from typing import Any
 
 from serving.api.answered import Answer
 from serving.api.caller import Caller
+from serving.api.files.file_store import FileStore
 from serving.api.model_choice import chosen_model
 from serving.api.responses.asked import their_param, turn_request
 from serving.api.responses.body import ResponsesBody
+from serving.api.responses.container_files import ContainerFiles
 from serving.api.responses.items import stored_items
 from serving.api.responses.outline import outline_of, review_notice, whole
 from serving.api.responses.output import Output, Told, Write, sources_of
@@ -43,6 +45,7 @@ class TurnService:
 
     service: Service
     conversations: Conversations
+    files: FileStore | None = None  # that programs may read
 
 
 class MadeResponse:
@@ -97,6 +100,8 @@ class MadeResponse:
         """Writes down that it has begun. Raises what Conversations.begin raises, and RequestError."""
         if queued:
             self._outline.status = "queued"
+        given = ContainerFiles(self._turns.files, self._service.toolbox)
+        self._tools = await given.given(self.owner.tenant, self._body.tools or (), self._tools)
         history = await self._record.begin(self._outline.facts, self._inputs)
         try:
             self._output.sources += sources_of([*history, *self._inputs])
@@ -110,7 +115,8 @@ class MadeResponse:
 
     async def _choose(self, turn: TurnRequest) -> None:
         """The model of the whole turn. What may be left out of the prompt need not fit."""
-        offered = OfferedTools(here=self._service.toolbox.registry.offered(turn.server_tools), clients=list(turn.tools))
+        here = self._service.toolbox.registry.offered(turn.server_tools, turn.tool_notes)
+        offered = OfferedTools(here=here, clients=list(turn.tools))
         messages = list(turn.messages)
         asked = TextRequest(
             request_id=turn.request_id,

@@ -5,6 +5,7 @@ from functools import partial
 from starlette.routing import Route
 
 from serving.api.conversations.routes import conversation_routes
+from serving.api.files.file_store import FileStore
 from serving.api.responses.live import LiveResponses
 from serving.api.responses.made import TurnService
 from serving.api.responses.record import close_lost
@@ -15,12 +16,16 @@ from serving.sessions.conversations.keeper import Keeper
 
 
 class Responses:
-    def __init__(self, service: Service, conversations: Conversations, max_body_bytes: int) -> None:
+    def __init__(
+        self, service: Service, conversations: Conversations, max_body_bytes: int, files: FileStore | None = None
+    ) -> None:
+        """`files` are those that programs of a turn may read."""
         self.conversations = conversations
         self.live = LiveResponses(one_tenant=service.gateway.is_open)
         self.keeper = Keeper(conversations, partial(close_lost, conversations), self.live.cancel)
+        turns = TurnService(service=service, conversations=conversations, files=files)
         self.routes: list[Route] = [
-            *response_routes(TurnService(service=service, conversations=conversations), self.live, max_body_bytes),
+            *response_routes(turns, self.live, max_body_bytes),
             *conversation_routes(service, conversations, max_body_bytes),
         ]
 

@@ -1,7 +1,7 @@
 """Which tools a response may call: the client's own, and those that run here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -33,8 +33,9 @@ class FileSearchTool(OfferedTool, kw_only=True, tag="file_search"):
     ranking_options: dict[str, Any] | None = None
 
 
-class AutoContainer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class AutoContainer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     type: Literal["auto"]
+    file_ids: Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=256)] | None = None
 
 
 class CodeInterpreterTool(OfferedTool, kw_only=True, tag="code_interpreter"):
@@ -104,6 +105,12 @@ class TurnTools:
     here: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name, with settings
     labels: Mapping[str, str] = field(default_factory=dict)
     unavailable: list[str] = field(default_factory=list)  # servers that are configured, and not there
+    notes: Mapping[str, str] = field(default_factory=dict)  # by name of a tool here: more of its description
+
+    def with_setting(self, name: str, key: str, value: object, *, note: str) -> "TurnTools":
+        """Of a tool that runs here."""
+        here = {**self.here, name: {**self.here[name], key: value}}
+        return replace(self, here=here, notes={**self.notes, name: note})
 
 
 def with_builtins(value: Any) -> Any:

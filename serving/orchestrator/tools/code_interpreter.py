@@ -5,8 +5,9 @@ from typing import Any
 
 from serving.orchestrator.tools.fair_places import FairPlaces
 from serving.orchestrator.tools.registry import ToolResult, ToolScope
-from serving.orchestrator.tools.sandbox import Sandbox, SandboxResult
+from serving.orchestrator.tools.sandbox import Sandbox, SandboxLimits, SandboxResult
 
+FILES = "files"  # of a request's settings: paths by plain names, for programs to read
 _ENDINGS = {"time_limit": "it was stopped: it ran too long", "memory_limit": "it was stopped: it used too much memory"}
 
 
@@ -19,6 +20,10 @@ class CodeInterpreter:
     def __init__(self, sandbox: Sandbox, *, concurrent: int = 4, tenant_concurrent: int = 2) -> None:
         self._sandbox = sandbox
         self._places = FairPlaces(concurrent, tenant_concurrent, "programs")
+
+    @property
+    def limits(self) -> SandboxLimits:
+        return self._sandbox.limits
 
     @property
     def description(self) -> str:
@@ -37,7 +42,7 @@ class CodeInterpreter:
         # What is left of the call's time when it gets its place is enough for a program.
         patience = scope.deadline - time.monotonic() - self._sandbox.limits.seconds
         async with self._places.place(scope.tenant, patience):
-            result = await self._sandbox.run(arguments["code"], scope.files)
+            result = await self._sandbox.run(arguments["code"], scope.files, scope.settings.get(FILES))
         facts = {
             "outcome": result.outcome,
             "exit_code": result.exit_code,

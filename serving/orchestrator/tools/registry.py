@@ -125,13 +125,18 @@ class ToolRegistry:
     def groups(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(entry.group for entry in self._tools.values()))
 
-    def offered(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Those of `names` that there are, as a chat template reads them."""
+    def offered(self, names: Iterable[str], notes: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        """Those of `names` that there are, as a chat template reads them; `notes` go behind their descriptions."""
         tools = [entry.tool for name in names if (entry := self._tools.get(name)) is not None]
+        notes = notes or {}
         return [
             {
                 "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+                "function": {
+                    "name": tool.name,
+                    "description": f"{tool.description} {notes.get(tool.name, '')}".rstrip(),
+                    "parameters": tool.parameters,
+                },
             }
             for tool in tools
         ]

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -40,6 +40,8 @@ class SandboxLimits:
     folder_bytes: int = 64 << 20  # of the working folder, and again of /tmp and of /dev/shm; all are in memory
     output_bytes: int = 64 << 10  # kept of stdout, and of stderr
     result_bytes: int = 8 << 20  # of the files that come back, together
+    given_files: int = 16  # that are given to read
+    given_bytes: int = 32 << 20  # of them together; they are in memory, beside the working folder's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,30 +73,36 @@ class Sandbox:
         if not interpreter.is_relative_to("/usr") or not os.access(interpreter, os.X_OK):
             raise ConfigError(f"the code interpreter needs a Python under /usr, and there is none at {interpreter}")
 
-    async def run(self, code: str, files: Mapping[str, bytes] | None = None) -> SandboxResult:
-        """Runs `code` as a Python program beside `files`. Raises RequestError for a name that is not a plain one."""
-        for name in files or {}:
+    async def run(
+        self, code: str, files: Mapping[str, bytes] | None = None, given: Mapping[str, Path] | None = None
+    ) -> SandboxResult:
+        """Runs `code` as a Python program beside `files`, which it may change, and copies of those `given`, which it
+        may not. Raises RequestError for a name that is not a plain one, and for a given file that is gone."""
+        given = given or {}
+        files = {name: data for name, data in (files or {}).items() if name not in given}
+        for name in (*files, *given):
             check_name(name)
         results, theirs = os.pipe()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command(theirs),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=(theirs,),
-                start_new_session=True,
-                env={},
-            )
+            with _opened(given) as readable:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command(theirs, readable),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    pass_fds=(theirs, *readable.values()),
+                    start_new_session=True,
+                    env={},
+                )
         except BaseException:
             os.close(results)
             raise
         finally:
             os.close(theirs)
         async with _killed_at_the_end(process):
-            return await self._watched(process, self._task(code, files or {}), results)
+            return await self._watched(process, self._task(code, files, list(given)), results)
 
-    def _command(self, results: int) -> list[str]:
+    def _command(self, results: int, given: Mapping[str, int]) -> list[str]:
         size = str(self.limits.folder_bytes)
         assert self._bwrap is not None
         return [
@@ -106,11 +114,13 @@ class Sandbox:
             *("--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
             *("--symlink", "usr/bin", "/bin", "--proc", "/proc", "--dev", "/dev"),
             *("--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", "/files", "--chdir", "/files"),
-            *("--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev", "--remount-ro", "/"),
+            *("--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+            *(word for name, file in given.items() for word in _copied(file, f"/files/{name}")),
+            *("--remount-ro", "/"),
             *("--", str(self._interpreter), "-I", "-c", self._runner, str(results)),
         ]
 
-    def _task(self, code: str, files: Mapping[str, bytes]) -> bytes:
+    def _task(self, code: str, files: Mapping[str, bytes], given: Sequence[str]) -> bytes:
         limits = {
             "RLIMIT_AS": self.limits.memory_bytes,
             "RLIMIT_NPROC": self.limits.processes,
@@ -120,8 +130,8 @@ class Sandbox:
             "RLIMIT_CORE": 0,
         }
         encoded = {name: base64.b64encode(data).decode() for name, data in files.items()}
-        task = {"code": code, "files": encoded, "limits": limits, "result_bytes": self.limits.result_bytes}
-        return json.dumps(task).encode()
+        task = {"code": code, "files": encoded, "given": given, "limits": limits}
+        return json.dumps({**task, "result_bytes": self.limits.result_bytes}).encode()
 
     async def _watched(self, process: asyncio.subprocess.Process, task: bytes, results: int) -> SandboxResult:
         assert process.stdin is not None
@@ -154,6 +164,25 @@ class Sandbox:
             cut=cut or cut_too,
             files={} if too_long else _files(kept, limits.result_bytes),
         )
+
+
+def _copied(file: int, to: str) -> tuple[str, ...]:
+    """Bubblewrap's words for a copy that nobody inside can write to, rename or remove."""
+    return ("--perms", "0444", "--ro-bind-data", str(file), to)
+
+
+@contextlib.contextmanager
+def _opened(given: Mapping[str, Path]) -> Iterator[dict[str, int]]:
+    """Descriptors by name. Raises RequestError where a file is gone."""
+    with contextlib.ExitStack() as opened:
+        found: dict[str, int] = {}
+        for name, path in given.items():
+            try:
+                found[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise RequestError(f"the file {name!r} was deleted", param="files") from None
+            opened.callback(os.close, found[name])
+        yield found
 
 
 def _as_nobody() -> list[str]:

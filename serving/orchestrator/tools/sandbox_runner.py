@@ -1,8 +1,9 @@
 """Runs inside the sandbox, as its first process, under whatever Python the sandbox has: the standard library alone.
 
-stdin: one JSON object with `code`, `files` (name -> base64), `limits` (resource name -> number) and `result_bytes`. The
-program's own stdout and stderr are this process's. Files that it left go to the descriptor named on the command line,
-as one JSON object. Everything written here is at the mercy of the program that ran: the reader trusts nothing of it.
+stdin: one JSON object with `code`, `files` (name -> base64), `given` (names that lie there already, to read), `limits`
+(resource name -> number) and `result_bytes`. The program's own stdout and stderr are this process's. Files that it left
+go to the descriptor named on the command line, as one JSON object. Everything written here is at the mercy of the
+program that ran: the reader trusts nothing of it.
 """
 
 import base64
@@ -30,14 +31,17 @@ def main() -> int:
     os.set_inheritable(results, False)
     code = subprocess.call([sys.executable, "-I", "-u", f"/tmp/{PROGRAM}"], stdin=subprocess.DEVNULL)
     with os.fdopen(results, "w", encoding="utf-8") as out:
-        json.dump({"files": changed(given, task["result_bytes"])}, out)
+        json.dump({"files": changed(given, task["given"], task["result_bytes"])}, out)
     return code if code >= 0 else 128 - code
 
 
-def changed(given: "dict[str, bytes]", room: int) -> "dict[str, str]":
-    """Regular files of the working folder that are new or other than given, as base64, while there is room for them."""
+def changed(given: "dict[str, bytes]", fixed: "list[str]", room: int) -> "dict[str, str]":
+    """Regular files of the working folder that are new or other than given, as base64, while there is room for them.
+    Those that are `fixed` cannot have changed."""
     found = {}
     for entry in sorted(os.scandir("."), key=lambda entry: entry.name):
+        if entry.name in fixed:
+            continue
         if not entry.is_file(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_size > room:
             continue
         with open(entry.path, "rb") as file:

@@ -48,6 +48,8 @@ class Toolbox:
             processes=config.processes,
             folder_bytes=config.folder_bytes,
             output_bytes=config.output_bytes,
+            given_files=config.given_files,
+            given_bytes=config.given_bytes,
         )
         tool = CodeInterpreter(
             Sandbox(limits, config.interpreter),

@@ -265,3 +265,30 @@ def _processes() -> list[str]:
         except OSError:
             continue
     return found
+
+
+async def test_files_to_read_are_copies_that_a_program_cannot_change_rename_or_remove(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(b"1,2\n")
+    code = """
+import os
+print(open('a.csv').read(), end='')
+for attempt in (lambda: open('a.csv', 'w'), lambda: os.remove('a.csv'), lambda: os.rename('a.csv', 'b'),
+                lambda: os.chmod('a.csv', 0o666), lambda: os.replace('mine', 'a.csv')):
+    open('mine', 'w').write('x')
+    try:
+        attempt()
+        print('done')
+    except OSError:
+        print('refused')
+print(sorted(os.listdir('/proc/self/fd')), os.path.exists('/files/kept'))
+"""
+    result = await Sandbox(LIMITS).run(code, {"a.csv": b"shadowed"}, {"a.csv": tmp_path / "kept"})
+    descriptors = "['0', '1', '2', '3'] False\n"  # the last is the listing's own
+    assert (result.stdout, result.stderr) == ("1,2\n" + "refused\n" * 5 + descriptors, "")
+    assert result.files == {"mine": b"x"}
+    assert (tmp_path / "kept").read_bytes() == b"1,2\n"
+
+
+async def test_a_file_that_is_gone_by_the_time_of_the_program_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"'a\.csv' was deleted"):
+        await Sandbox(LIMITS).run("print()", {}, {"a.csv": tmp_path / "gone"})
