@@ -29,6 +29,10 @@ from serving.sessions.generation_log import LOG_FULL, LOG_UNAVAILABLE, LogLimits
 BUSY_SECONDS = 5.0  # how long another process may hold the file
 MOST_IN_ONE_COMMIT = 1024
 _FREED_PAGES = 256  # given back to the file system at a time
+_DROPPED = 16  # entries that are looked up at a time, where room is made
+# Neither reads the table: its rows hold prompts, and where the log is full room is made at every write.
+ENDED = "SELECT stream_id, size FROM streams INDEXED BY ended_sizes WHERE ended = 1"
+OLDEST = f"SELECT stream_id, size FROM streams WHERE ended = 1 ORDER BY rowid LIMIT {_DROPPED}"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS streams (
@@ -41,6 +45,8 @@ CREATE TABLE IF NOT EXISTS streams (
     size INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS unfinished ON streams (holder) WHERE ended = 0;
+CREATE INDEX IF NOT EXISTS ended_by_age ON streams (ended) WHERE ended = 1;
+CREATE INDEX IF NOT EXISTS ended_sizes ON streams (ended, stream_id, size) WHERE ended = 1;
 CREATE TABLE IF NOT EXISTS records (
     stream_id TEXT NOT NULL,
     position INTEGER NOT NULL,
@@ -177,10 +183,12 @@ class SqliteGenerationLog:
     async def trim(self) -> None:
         def work(db: sqlite3.Connection) -> None:
             now = self._clock()
-            ended = [row[0] for row in db.execute("SELECT stream_id FROM streams WHERE ended = 1")]
+            ended = dict(db.execute(ENDED).fetchall())
             self._expires = {name: self._expires.get(name, now + self._limits.retain_seconds) for name in ended}
-            self._drop(db, [name for name, expires in self._expires.items() if expires <= now])
-            self._size = db.execute("SELECT coalesce(sum(size), 0) FROM streams").fetchone()[0]
+            gone = [name for name, expires in self._expires.items() if expires <= now]
+            self._drop(db, gone)
+            (running,) = db.execute("SELECT coalesce(sum(size), 0) FROM streams WHERE ended = 0").fetchone()
+            self._size = running + sum(ended.values()) - sum(ended[name] for name in gone)
 
         def shrink(db: sqlite3.Connection) -> None:
             free = db.execute("PRAGMA freelist_count").fetchone()[0]
@@ -212,14 +220,15 @@ class SqliteGenerationLog:
 
     def _make_room(self, db: sqlite3.Connection, size: int) -> None:
         """Of other processes' writes it knows since the last `trim`."""
-        if self._size + size > self._limits.max_bytes:
-            oldest = db.execute("SELECT stream_id, size FROM streams WHERE ended = 1 ORDER BY rowid").fetchall()
-            while self._size + size > self._limits.max_bytes and oldest:
+        most = self._limits.max_bytes - size
+        while self._size > most:
+            oldest = db.execute(OLDEST).fetchall()
+            if not oldest:
+                raise StreamLogError("the log of streams is full", code=LOG_FULL)
+            while self._size > most and oldest:
                 stream_id, freed = oldest.pop(0)
                 self._drop(db, [stream_id])
                 self._size -= freed
-        if self._size + size > self._limits.max_bytes:
-            raise StreamLogError("the log of streams is full", code=LOG_FULL)
         self._size += size
 
     def _drop(self, db: sqlite3.Connection, stream_ids: Sequence[str]) -> None:

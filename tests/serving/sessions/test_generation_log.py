@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from serving.errors import StreamLogError
 from serving.sessions.generation_log import GenerationLog, LogLimits, NotHeldError, Page, Signals
 from serving.sessions.generation_log_memory import MemoryGenerationLog
 from serving.sessions.generation_log_redis import RedisGenerationLog
-from serving.sessions.generation_log_sqlite import SqliteGenerationLog
+from serving.sessions.generation_log_sqlite import ENDED, OLDEST, SqliteGenerationLog
 from tests.fakes.redis_server import RedisServer
 
 Maker = Callable[..., GenerationLog]
@@ -240,6 +241,37 @@ async def test_a_file_gives_back_the_space_of_what_has_gone(tmp_path: Path, cloc
         pages, free = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
     assert free == 0
     assert pages < 50
+
+
+@pytest.mark.parametrize(
+    ("query", "plan"),
+    [
+        (ENDED, "SEARCH streams USING COVERING INDEX ended_sizes (ended=?)"),
+        (OLDEST, "SEARCH streams USING INDEX ended_by_age (ended=?)"),
+    ],
+)
+async def test_what_has_ended_is_found_without_reading_all_entries(tmp_path: Path, query: str, plan: str) -> None:
+    path = tmp_path / "streams.sqlite"
+    log = SqliteGenerationLog(path)
+    with closing(sqlite3.connect(path)) as database:
+        assert [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {query}")] == [plan]
+    await log.close()
+
+
+async def test_more_than_a_few_small_entries_make_room_for_a_large_one(tmp_path: Path) -> None:
+    log = SqliteGenerationLog(tmp_path / "streams.sqlite", LogLimits(max_bytes=4000))
+    for number in range(40):
+        await log.create(f"small-{number}", b"x" * 50)
+        await log.append(f"small-{number}", 0, [b"y" * 50], ended=True)
+    await log.create("running", b"")
+    await log.create("large", b"x" * 3900)
+    assert sorted(await log.entries()) == ["large", "running", "small-39"]
+    await log.trim()
+    await log.append("running", 0, [b"z" * 100])
+    assert sorted(await log.entries()) == ["large", "running"]
+    with pytest.raises(StreamLogError):
+        await log.append("running", 1, [b"z"])
+    await log.close()
 
 
 async def test_a_disk_that_refuses_fails_the_write_and_not_the_log(tmp_path: Path) -> None:
