@@ -24,6 +24,7 @@ from serving.postgres_pool import Connection, PostgresPool
 WRITE_SECONDS = 60  # for one statement: a graph grows slowly, and a long document goes in one piece
 EXACT_WINDOWS = 20_000  # below so many a store, or what a filter leaves of it, is searched whole
 GRAPH_WINDOWS = 400  # that a graph is asked for at first: hnsw.ef_search
+MOST_WORD_CHARS = 1 << 16  # of a passage's words, which are far fewer of any language: a tsvector holds one MiB
 
 # The store's name is one of its passages' words, so that no word is looked up beyond the store. No other has "_".
 _ADD = """
@@ -225,7 +226,8 @@ async def _documents(db: Connection, store: str, files: Collection[str]) -> tupl
 def _row(document: int, store: str, number: int, passage: Passage) -> tuple[object, ...]:
     chunk = passage.chunk
     windows = [at for span in passage.windows for at in span]
-    return document, number, chunk.start, chunk.text.encode(), windows, plain_words(chunk.text), store
+    words = plain_words(chunk.text)[:MOST_WORD_CHARS]
+    return document, number, chunk.start, chunk.text.encode(), windows, words, store
 
 
 def _held(row: asyncpg.Record, vectors: Sequence[np.ndarray]) -> Held:

@@ -106,6 +106,16 @@ async def test_an_add_that_is_cut_off_leaves_nothing_and_can_be_done_again(
     assert await index.count("vs_a", "f") == 3
 
 
+async def test_a_passage_of_more_words_than_a_row_of_words_holds_is_kept_and_found_by_its_first(
+    index: PostgresIndex,
+) -> None:
+    text = " ".join(f"{number:x}" for number in range(1 << 18, 1 << 19))
+    passage = EmbeddedPassage(Passage(Chunk(0, len(text), text), ((0, len(text)),)), np.eye(1, D, dtype=np.float32))
+    await put(index, "vs_a", "f", [passage])
+    (held,) = await index.passages("vs_a", await index.by_words("vs_a", "40000", ["f"], 9))
+    assert held.embedded.passage.chunk.text == text
+
+
 async def test_of_what_was_erased_no_row_is_left_and_what_is_others_stays(
     index: PostgresIndex, db: asyncpg.Connection, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
