@@ -128,18 +128,7 @@ class ToolRegistry:
     def offered(self, names: Iterable[str], notes: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         """Those of `names` that there are, as a chat template reads them; `notes` go behind their descriptions."""
         tools = [entry.tool for name in names if (entry := self._tools.get(name)) is not None]
-        notes = notes or {}
-        return [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": f"{tool.description} {notes.get(tool.name, '')}".rstrip(),
-                    "parameters": tool.parameters,
-                },
-            }
-            for tool in tools
-        ]
+        return [_shown(tool, (notes or {}).get(tool.name)) for tool in tools]
 
     async def run(self, name: str, arguments: str, scope: ToolScope) -> ToolResult:
         """The result of a call as the model wrote it; whatever goes wrong is a result that says so. Cancels the tool
@@ -207,6 +196,12 @@ class ToolRegistry:
     def _broken(self, name: str, error: Exception) -> ToolResult:
         log_failure(_log, "a tool failed", error, tool=name)
         return failed(f"{name} failed; its error is in the server's log")
+
+
+def _shown(tool: Tool, note: str | None) -> dict[str, Any]:
+    description = tool.description if note is None else f"{tool.description} {note}"
+    function = {"name": tool.name, "description": description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
 
 
 def failed(text: str) -> ToolResult:
