@@ -4,7 +4,8 @@ Requests, streams that are left, durable streams that are left and come back to,
 conversations with memory, tools, batches, gRPC, and vector stores where scripts/fetch_encoder has been run; against a
 `weft serve` of the demo. After each round, and once it is quiet, it looks at both processes: memory, open files,
 threads; at what the server says of itself: open streams, running requests, pages in use; and at what it keeps: rows and
-bytes of SQLite. The first round warms the server up; growth is counted from its end.
+bytes of SQLite, but for the ledger, which is a record. The first round warms the server up; growth is counted from its
+end. Deleted responses and ended batches are retained for a quarter of an hour, and forgotten within ten minutes more.
 
 Two hours of a server that is asked twice a second are 14,400 visits, of the thirteen kinds in turn: `--rounds 8
 --visits 1800`.
@@ -26,7 +27,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from scripts.durability.keeping_visitors import every_visit
+from scripts.durability.keeping_visitors import PATIENCE, every_visit
 from scripts.durability.served import ROOT, Served, served
 from scripts.durability.visitors import failures, visit_all
 
@@ -35,6 +36,7 @@ TABLES = """
 [conversations]
 store = "sqlite"
 path = "conversations.sqlite"
+retain_days = 0.01
 [memory]
 path = "memory.sqlite"
 strategy = "selective"
@@ -42,9 +44,16 @@ strategy = "selective"
 calculator = true
 [files]
 folder = "kept"
+retain_batch_days = 0.01
+max_tenant_batches = {at_once}
 [usage]
-ledger = "usage.sqlite"
+ledger = "{ledger}"
+[admission]
+interactive_seconds = {patience}
+standard_seconds = {patience}
+batch_seconds = {patience}
 """
+LEDGER = "usage.sqlite"
 STORES = """
 [embeddings]
 checkpoint = "{encoder}"
@@ -52,7 +61,9 @@ name = "encoder"
 [retrieval]
 folder = "stores"
 """
-RETAIN_SECONDS = 5
+RETAIN_SECONDS = 15  # of ended streams; a machine that stands still for less loses no reader
+GRACE_SECONDS = 30
+TRIM_SECONDS = 15.0  # within which what is retained no longer goes
 QUIET_SECONDS = 600.0  # at most, until the last stream that was left has ended
 GROWTH = 1.05  # of memory, from the first round to the last, that is still noise
 
@@ -87,7 +98,7 @@ def look(server: Served, folder: Path, visits: int, seconds: float) -> Look:
         running=server.metric("vllm:num_requests_running"),
         used_pages=server.metric("weft_used_pages"),
         rows=_rows(folder).total(),
-        kept_mib=round(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20, 2),
+        kept_mib=_kept_mib(folder),
         visits=visits,
         seconds=round(seconds, 1),
     )
@@ -120,30 +131,35 @@ def main() -> int:
 async def soak(args: argparse.Namespace) -> tuple[list[Look], dict[str, int]]:
     looks: list[Look] = []
     has_encoder = ENCODER.is_dir()
-    tables = TABLES + (STORES.format(encoder=ENCODER) if has_encoder else "")
+    tables = TABLES.format(at_once=args.at_once, ledger=LEDGER, patience=PATIENCE) + (
+        STORES.format(encoder=ENCODER) if has_encoder else ""
+    )
     with socket.create_server(("127.0.0.1", 0)) as free:
         grpc_port = free.getsockname()[1]
     kinds = every_visit(f"127.0.0.1:{grpc_port}", stores=has_encoder)
     failed: dict[str, int] = {}
     # Few bytes and seconds are kept, so that the log is at its bounds all the time.
-    log = f'log = "{args.log}"\nretain_seconds = {RETAIN_SECONDS}\nmax_bytes = 4_194_304\ngrace_seconds = 5'
+    log = (
+        f'log = "{args.log}"\nretain_seconds = {RETAIN_SECONDS}\nmax_bytes = 4_194_304\ngrace_seconds = {GRACE_SECONDS}'
+    )
     with tempfile.TemporaryDirectory(prefix="weft-soak-") as folder:
         path = '\npath = "streams.sqlite"' if args.log == "sqlite" else ""
         flags = (f"--grpc-port={grpc_port}",)
         with served(Path(folder), log + path, tables=tables, flags=flags) as server:
             limits = httpx.Limits(max_connections=None)
-            async with httpx.AsyncClient(base_url=server.url, timeout=300, limits=limits) as http:
-                for number in range(args.rounds):
-                    begin = time.monotonic()
+            for number in range(args.rounds):
+                begin = time.monotonic()
+                # Closed before the look: idle connections are files of the server's.
+                async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE, limits=limits) as http:
                     happened = await visit_all(
                         http, args.visits, at_once=args.at_once, tokens=args.tokens, seed=number, kinds=kinds
                     )
-                    for name, count in failures(happened).items():
-                        failed[name] = failed.get(name, 0) + count
-                    await asyncio.to_thread(wait_until_quiet, server)
-                    await asyncio.sleep(2 * RETAIN_SECONDS)  # until what is retained of the last streams is gone
-                    looks.append(look(server, Path(folder), args.visits, time.monotonic() - begin))
-                    Console().print(looks[-1], dict(_rows(Path(folder))))
+                for name, count in failures(happened).items():
+                    failed[name] = failed.get(name, 0) + count
+                await asyncio.to_thread(wait_until_quiet, server)
+                await asyncio.sleep(RETAIN_SECONDS + TRIM_SECONDS)
+                looks.append(look(server, Path(folder), args.visits, time.monotonic() - begin))
+                Console().print(looks[-1], dict(_rows(Path(folder))))
     return looks, failed
 
 
@@ -158,7 +174,7 @@ def _rows(folder: Path) -> Counter[str]:
     """By file and table: of all but the ledger, which is a record and grows, and the inside of full-text indices."""
     count: Counter[str] = Counter()
     for path in folder.rglob("*.sqlite"):
-        if path.name == "usage.sqlite":
+        if path.name == LEDGER:
             continue
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             names = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -166,6 +182,12 @@ def _rows(folder: Path) -> Counter[str]:
             for name in names:
                 count[f"{path.stem}.{name}"] += db.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0]
     return +count
+
+
+def _kept_mib(folder: Path) -> float:
+    """Without the ledger."""
+    kept = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(LEDGER))
+    return round(sum(path.stat().st_size for path in kept) / 2**20, 2)
 
 
 def _mib(pid: int) -> float:
