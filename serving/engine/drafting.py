@@ -7,7 +7,7 @@ agree, so do their draws. It knows nothing of penalties, biases and grammars.
 Letters: K the most guesses of a sequence, R rows.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import jax.numpy as jnp
@@ -21,8 +21,28 @@ from serving.engine.sampler_rows import NO_ID
 Fields = dict[str, Array]  # see `steps.unpack`
 
 
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A batch to be walked by what guesses: `model` is it, with its weights; `pool` its pages."""
+
+    program: steps.ModelProgram
+    model: Any
+    layout: BatchLayout
+    fields: Fields
+    pool: AnyPool
+
+    def over(self, entering: Any) -> tuple[Array, AnyPool]:
+        """(hidden [T, D], pool); `entering` is what its first layer takes."""
+        return steps.walked(self.program, self.model, self.layout, self.fields, self.pool, entering)
+
+    @property
+    def token_ids(self) -> Array:
+        """[T]"""
+        return self.fields["token_ids"].reshape(-1)
+
+
 class Guesser(Protocol):
-    """How a model of its kind walks a batch, and what its logits are. `model` is it, with its weights.
+    """How a model of its kind walks a batch, and what its logits are.
 
     `ahead`: its entry at position p is made from the token at position p + ahead.
     """
@@ -30,23 +50,12 @@ class Guesser(Protocol):
     @property
     def ahead(self) -> int: ...
 
-    def read(
-        self, program: steps.ModelProgram, model: Any, layout: BatchLayout, fields: Fields, pool: AnyPool, *given: Array
-    ) -> tuple[Array, AnyPool]:
+    def read(self, walk: Walk, *given: Array) -> tuple[Array, AnyPool]:
         """(hidden [T, D], pool) of tokens that are known; `given` is what it needs of the model it guesses for."""
         ...
 
-    def go_on(
-        self,
-        program: steps.ModelProgram,
-        model: Any,
-        layout: BatchLayout,
-        fields: Fields,
-        pool: AnyPool,
-        guesses: Array,  # [S]
-        hidden: Array,  # [S, D] that they were drawn from
-    ) -> tuple[Array, AnyPool]:
-        """The same of one guess each."""
+    def go_on(self, walk: Walk, guesses: Array, hidden: Array) -> tuple[Array, AnyPool]:
+        """The same of one guess each: guesses [S], hidden [S, D] that they were drawn from."""
         ...
 
     def logits(self, program: steps.ModelProgram, model: Any, hidden: Array) -> Array:
@@ -59,22 +68,11 @@ class DraftGuesser:
 
     ahead = 0
 
-    def read(
-        self, program: steps.ModelProgram, model: Any, layout: BatchLayout, fields: Fields, pool: AnyPool, *given: Array
-    ) -> tuple[Array, AnyPool]:
-        return steps.walked(program, model, layout, fields, pool, fields["token_ids"].reshape(-1))
+    def read(self, walk: Walk, *given: Array) -> tuple[Array, AnyPool]:
+        return walk.over(walk.token_ids)
 
-    def go_on(
-        self,
-        program: steps.ModelProgram,
-        model: Any,
-        layout: BatchLayout,
-        fields: Fields,
-        pool: AnyPool,
-        guesses: Array,
-        hidden: Array,
-    ) -> tuple[Array, AnyPool]:
-        return steps.walked(program, model, layout, fields, pool, guesses)
+    def go_on(self, walk: Walk, guesses: Array, hidden: Array) -> tuple[Array, AnyPool]:
+        return walk.over(guesses)
 
     def logits(self, program: steps.ModelProgram, model: Any, hidden: Array) -> Array:
         return program.gathered(program.without_padding(model.logits(hidden)))
@@ -89,23 +87,12 @@ class HeadGuesser:
         """Of the model."""
         self._vocab_size = vocab_size
 
-    def read(
-        self, program: steps.ModelProgram, model: Any, layout: BatchLayout, fields: Fields, pool: AnyPool, *given: Array
-    ) -> tuple[Array, AnyPool]:
-        h = model.fused(hidden_pages.read(given[0], steps.ragged_batch(fields, layout)))
-        return steps.walked(program, model, layout, fields, pool, (fields["token_ids"].reshape(-1), h))
+    def read(self, walk: Walk, *given: Array) -> tuple[Array, AnyPool]:
+        states = hidden_pages.read(given[0], steps.ragged_batch(walk.fields, walk.layout))
+        return walk.over((walk.token_ids, walk.model.fused(states)))
 
-    def go_on(
-        self,
-        program: steps.ModelProgram,
-        model: Any,
-        layout: BatchLayout,
-        fields: Fields,
-        pool: AnyPool,
-        guesses: Array,
-        hidden: Array,
-    ) -> tuple[Array, AnyPool]:
-        return steps.walked(program, model, layout, fields, pool, (guesses, hidden))
+    def go_on(self, walk: Walk, guesses: Array, hidden: Array) -> tuple[Array, AnyPool]:
+        return walk.over((guesses, hidden))
 
     def logits(self, program: steps.ModelProgram, model: Any, hidden: Array) -> Array:
         own = program.gathered(program.without_padding(model.logits(hidden)))
@@ -131,7 +118,7 @@ def draft(
     model = program.model(weights)
     sequences = steps.block_of_sequences(fields)
     numbers = dict(zip(SEQUENCE_FIELDS, sequences, strict=True))
-    hidden, pool = guesser.read(program, model, layout, fields, pool, *given)
+    hidden, pool = guesser.read(Walk(program, model, layout, fields, pool), *given)
     hidden = hidden[numbers["last"]]
     first = _drawn(guesser, program, model, hidden, sequences)
     order = jnp.argsort(-numbers["guesses"])  # those that go on are the first ones, in every round
@@ -144,7 +131,7 @@ def draft(
         pool, tokens, hidden, made = state
         one_each = _one_each(sequences, tables, jnp.sum(wanted > number, dtype=jnp.int32), number)
         single = BatchLayout(layout.sequences, layout.sequences, layout.table_width)
-        hidden, pool = guesser.go_on(program, model, single, one_each, pool, jnp.maximum(tokens, 0), hidden)
+        hidden, pool = guesser.go_on(Walk(program, model, single, one_each, pool), jnp.maximum(tokens, 0), hidden)
         tokens = _drawn(guesser, program, model, hidden, steps.block_of_sequences(one_each))
         made = made.at[number, jnp.where(wanted > number, row, num_rows)].set(tokens, mode="drop")
         return pool, tokens, hidden, made
