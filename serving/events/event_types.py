@@ -1,8 +1,9 @@
 """What an event can tell. Each type has a version in its name: fields may be added to it, and whatever else would
 change makes a new one.
 
-Fields of text (`prompts`, `outputs`, `arguments`, `result`, `reason` of feedback) are there only where the deployment has `events.text`; keys
-and users are hashes unless it says otherwise. All else is words, numbers and ids that the server or its operator chose.
+Fields of text (`prompts`, `outputs`, `arguments`, `result`, `reason` of feedback) are there only where the deployment
+has `events.text`; keys and users are hashes unless it says otherwise. All else is words, numbers and ids that the
+server or its operator chose.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -138,8 +139,8 @@ class ModerationVerdict(EventData, kw_only=True, frozen=True, omit_defaults=True
 
 
 class FeedbackGiven(EventData, kw_only=True, frozen=True, omit_defaults=True):
-    """A client rates an answer. The subject is the id of the request that was answered, where that is known. Each rating
-    is an event, in a sample too: of one answer the last one counts."""
+    """A client rates an answer. The subject is the id of the request that was answered, where that is known. Each
+    rating is an event, in a sample too: of one answer the last one counts."""
 
     type = "weft.feedback.given.v1"
 
