@@ -61,7 +61,7 @@ name = "encoder"
 [retrieval]
 folder = "stores"
 """
-RETAIN_SECONDS = 15  # of ended streams; a machine that stands still for less loses no reader
+RETAIN_SECONDS = 60  # of ended streams; a machine that stands still for less loses no reader
 GRACE_SECONDS = 30
 TRIM_SECONDS = 15.0  # within which what is retained no longer goes
 QUIET_SECONDS = 600.0  # at most, until the last stream that was left has ended

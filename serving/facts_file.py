@@ -49,7 +49,7 @@ class FactsFile:
 
         def transact() -> T:
             with self.transaction() as connection:
-                return work(connection)
+                return without_cursor(work(connection))
 
         return await on_disk(transact)
 
@@ -82,6 +82,13 @@ def add_column(connection: sqlite3.Connection, table: str, name: str, kind: str)
         return False
     connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
     return True
+
+
+def without_cursor(outcome: T) -> T:
+    """A cursor stays on the thread of its connection: whoever frees it elsewhere resets its statement, which may be
+    running again by then ("bad parameter or other API misuse")."""
+    assert not isinstance(outcome, sqlite3.Cursor), "close the cursor, or take its rows"
+    return outcome
 
 
 def purge(connection: sqlite3.Connection) -> None:

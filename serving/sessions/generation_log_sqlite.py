@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.errors import ConfigError, StreamLogError
-from serving.facts_file import prepare, purge
+from serving.facts_file import prepare, purge, without_cursor
 from serving.sessions.generation_log import LOG_FULL, LOG_UNAVAILABLE, LogLimits, NotHeldError, Page, Signals
 
 BUSY_SECONDS = 5.0  # how long another process may hold the file
@@ -137,10 +137,12 @@ class SqliteGenerationLog:
         return await self._do(work)
 
     async def cancel(self, stream_id: str) -> None:
-        await self._do(lambda db: db.execute("UPDATE streams SET cancelled = 1 WHERE stream_id = ?", (stream_id,)))
+        statement = "UPDATE streams SET cancelled = 1 WHERE stream_id = ?"
+        await self._do(lambda db: db.execute(statement, (stream_id,)).close())
 
     async def touch(self, stream_id: str) -> None:
-        await self._do(lambda db: db.execute("UPDATE streams SET reads = reads + 1 WHERE stream_id = ?", (stream_id,)))
+        statement = "UPDATE streams SET reads = reads + 1 WHERE stream_id = ?"
+        await self._do(lambda db: db.execute(statement, (stream_id,)).close())
 
     async def signals(self) -> dict[str, Signals]:
         def work(db: sqlite3.Connection) -> dict[str, Signals]:
@@ -288,7 +290,7 @@ class SqliteGenerationLog:
         """Raises sqlite3.Error: then the whole transaction is lost. What a job refuses is its own failure alone."""
         db.execute("SAVEPOINT job")
         try:
-            job.outcome = job.work(db)
+            job.outcome = without_cursor(job.work(db))
         except sqlite3.Error:
             raise
         except Exception as error:  # handed to whoever waits; the thread goes on

@@ -1,6 +1,8 @@
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from serving.facts_file import FactsFile, add_column
 
 
@@ -31,4 +33,13 @@ def test_a_column_is_added_once_to_a_table_of_an_earlier_version(tmp_path: Path)
         assert add_column(database, "facts", "expires_at", "INTEGER")
         assert not add_column(database, "facts", "expires_at", "INTEGER")
         database.execute("INSERT INTO facts (expires_at) VALUES (1)")
+    file.close()
+
+
+async def test_no_cursor_leaves_the_thread_of_its_connection(tmp_path: Path) -> None:
+    """Freed on another one, it would reset a statement that may be running again by then."""
+    file = FactsFile(tmp_path, "CREATE TABLE IF NOT EXISTS facts (text TEXT)")
+    with pytest.raises(AssertionError, match="cursor"):
+        await file.run(lambda database: database.execute("INSERT INTO facts VALUES ('a')"))
+    assert await file.run(lambda database: database.execute("SELECT * FROM facts").fetchall()) == []
     file.close()

@@ -129,7 +129,7 @@ class BatchStore:
     async def forget_ended(self, before: float) -> None:
         """Those that ended by then, of all tenants; their files stay. Raises OverloadedError."""
         statement = "DELETE FROM batches WHERE ended_at IS NOT NULL AND ended_at <= ?"
-        await self.facts.run(lambda connection: connection.execute(statement, (before,)))
+        await self.facts.run(lambda connection: connection.execute(statement, (before,)).close())
 
     async def erase(self, tenant: str, dry_run: bool) -> Mapping[str, int]:
         """What there is of a tenant, but the files; unless it is only looked at, it is gone. Raises OverloadedError."""

@@ -226,12 +226,12 @@ class Catalog:
 
     async def detach(self, store_id: str, file_id: str) -> None:
         statement = "UPDATE store_files SET is_gone = 1, to_remove = 1 WHERE store_id = ? AND file_id = ?"
-        await self._facts.run(lambda connection: connection.execute(statement, (store_id, file_id)))
+        await self._facts.run(lambda connection: connection.execute(statement, (store_id, file_id)).close())
 
     async def forget_file(self, tenant: str, file_id: str) -> None:
         """In every store: the file itself goes."""
         statement = "UPDATE store_files SET is_gone = 1, to_remove = 1 WHERE tenant = ? AND file_id = ?"
-        await self._facts.run(lambda connection: connection.execute(statement, (tenant, file_id)))
+        await self._facts.run(lambda connection: connection.execute(statement, (tenant, file_id)).close())
 
     async def batch(self, store_id: str, batch_id: str) -> tuple[FileBatch, Counts]:
         """Raises NotFoundError."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.errors import ConfigError, ConversationStoreError
-from serving.facts_file import prepare, purge
+from serving.facts_file import prepare, purge, without_cursor
 from serving.sessions.conversations.quota import UNBOUNDED, Quota, Size
 from serving.sessions.conversations.records import Owner
 from serving.sessions.conversations.store import Edit, Key, NoTreeError, Rows
@@ -135,7 +135,8 @@ class SqliteConversationStore:
         await self._do(work)
 
     async def release(self, names: Sequence[str]) -> None:
-        await self._do(lambda db: db.executemany("DELETE FROM leases WHERE name = ?", [(name,) for name in names]))
+        rows = [(name,) for name in names]
+        await self._do(lambda db: db.executemany("DELETE FROM leases WHERE name = ?", rows).close())
 
     async def expired(self, seconds: float) -> list[str]:
         def work(db: sqlite3.Connection) -> list[str]:
@@ -175,7 +176,7 @@ class SqliteConversationStore:
         with _used():
             db.execute("BEGIN IMMEDIATE")
             try:
-                outcome = work(db)
+                outcome = without_cursor(work(db))
                 db.execute("COMMIT")
             except BaseException:
                 if db.in_transaction:
