@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from serving.errors import ConfigError, ConversationStoreError
-from serving.facts_file import purge
+from serving.facts_file import purge, without_cursor
 from serving.orchestrator.memory.entries import Entry, Exchange, Person
 
 _BUSY_SECONDS = 5.0
@@ -168,7 +168,7 @@ class MemoryStore:
         def committed() -> T:
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                done = work(self._db)
+                done = without_cursor(work(self._db))
                 self._db.execute("COMMIT")
             except BaseException:
                 self._db.execute("ROLLBACK")

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from serving.errors import ConfigError, NotFoundError, OverloadedError
-from serving.facts_file import on_disk, prepare, purge
+from serving.facts_file import add_column, on_disk, prepare, purge
 from serving.observability.logs import log_failure
 from serving.orchestrator.moderation.judges.judge import Direction, Finding
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
@@ -178,10 +178,8 @@ def _complete(database: sqlite3.Connection) -> None:
     """A file of an earlier release gets what it lacks; several processes may open it at once."""
     database.execute("BEGIN IMMEDIATE")
     try:
-        known = {name for _, name, *_ in database.execute("PRAGMA table_info(review)")}
         for name, kind in _LATER.items():
-            if name not in known:
-                database.execute(f"ALTER TABLE review ADD COLUMN {name} {kind}")
+            add_column(database, "review", name, kind)
         database.execute("CREATE INDEX IF NOT EXISTS review_by_age ON review (at, id)")
         database.execute("CREATE INDEX IF NOT EXISTS review_by_state ON review (category, done, verdict)")
     except BaseException:

@@ -82,7 +82,9 @@ async def _check_extension(db: asyncpg.Connection) -> None:
         SELECT extversion, nspname, nspname = ANY(current_schemas(false)) FROM pg_extension
         JOIN pg_namespace ON pg_namespace.oid = extnamespace WHERE extname = 'vector'
     """
-    version, schema, is_seen = await db.fetchrow(query)  # type: ignore[misc] -- the row was made above
+    found = await db.fetchrow(query)
+    assert found is not None  # made above
+    version, schema, is_seen = found
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise ConfigError(
             f"retrieval.url: this database's extension vector is {version}: install pgvector {_told(OLDEST)} or newer "

@@ -6,6 +6,7 @@ import json
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -108,13 +109,13 @@ def tokens_of(events: list[TokenEvent]) -> list[int]:
 
 @pytest.mark.parametrize("kept", ["host", "none"])
 async def test_a_stream_that_slept_goes_on_with_the_same_tokens(
-    engine: LocalEngine, kept: str, monkeypatch: pytest.MonkeyPatch
+    engine: LocalEngine, kept: Literal["host", "none"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = tokens_of(await events_of(engine, request("alone")))
     asked = held_steps(monkeypatch)
     stream = engine.generate(request("open"))
     begun = [await anext(stream)]
-    asleep = await asked(engine, Sleep(weights=kept))  # type: ignore[arg-type]
+    asleep = await asked(engine, Sleep(weights=kept))
     assert asleep.state == EngineState.ASLEEP
     assert asleep.freed_bytes
     assert asleep.open_streams == 1
