@@ -269,7 +269,7 @@ async def _lifespan(
         keeping.append(asyncio.create_task(service.quality_watch.run(canary_calls(service))))
     moderation = service.moderation
     if moderation is not None and moderation.review is not None:
-        keeping.append(asyncio.create_task(moderation.review.keep_counting()))
+        keeping.append(asyncio.create_task(moderation.review.run()))
     if moderation is not None and moderation.canary_seconds is not None:
         keeping.append(asyncio.create_task(Canaries(moderation, moderation.canary_seconds).run()))
     try:

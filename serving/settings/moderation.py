@@ -82,7 +82,12 @@ class ModerationConfig:
     jurisdictions: Mapping[str, str] = field(default_factory=dict)  # the policy that is added to a tenant's own there
     tenants: Mapping[str, TenantModeration] = field(default_factory=dict)
     review: Path | None = None  # a database: what is routed to a person
+    review_retain_days: float = 30.0  # after it was written, looked at or not; 0: until it is erased
     canary_seconds: float | None = None  # between benign texts that the judges are tried on; None: never
+
+    @property
+    def review_retain_seconds(self) -> float | None:
+        return self.review_retain_days * 86400 if self.review_retain_days else None
 
 
 def check_moderation(config: ModerationConfig, where: str, *, has_encoder: bool) -> None:
@@ -110,6 +115,8 @@ def _faults(config: ModerationConfig, has_encoder: bool) -> Iterator[tuple[str, 
         if place is not None and place not in config.jurisdictions:
             known = ", ".join(config.jurisdictions) or "none"
             yield key, f"must be one of moderation.jurisdictions ({known}), not {place!r}"
+    if not 0 <= config.review_retain_days <= 36500:
+        yield "review_retain_days", f"must be in 0 .. 36500, not {config.review_retain_days}"
     if config.canary_seconds is not None and not 1 <= config.canary_seconds <= 86400:
         yield "canary_seconds", f"must be in 1 .. 86400, not {config.canary_seconds}"
 

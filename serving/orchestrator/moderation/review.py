@@ -6,14 +6,14 @@ import hashlib
 import logging
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from serving.errors import ConfigError, NotFoundError, OverloadedError
 from serving.facts_file import add_column, on_disk, prepare, purge
-from serving.observability.logs import log_failure
+from serving.observability.logs import log_event, log_failure
 from serving.orchestrator.moderation.judges.judge import Direction, Finding
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
 from serving.orchestrator.moderation.review_record import (
@@ -24,7 +24,7 @@ from serving.orchestrator.moderation.review_record import (
     Subject,
 )
 
-COUNT_SECONDS = 15.0  # between counts of what waits, for the metrics
+LOOK_SECONDS = 15.0  # between looks at what waits, for the metrics, and at what has been here for long enough
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS review (
     id TEXT PRIMARY KEY,
@@ -54,9 +54,19 @@ logger = logging.getLogger(__name__)
 
 
 class ReviewQueue:
-    def __init__(self, path: Path, metrics: ModerationMetrics) -> None:
-        """Raises ConfigError where the database cannot be used."""
+    def __init__(
+        self,
+        path: Path,
+        metrics: ModerationMetrics,
+        retain_seconds: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`retain_seconds` None: for ever; records are retained by the date. Raises ConfigError where the database
+        cannot be used."""
         self._metrics = metrics
+        self._retain = retain_seconds
+        self._clock = clock
+        self._has_remains = False  # of records that were dropped, on the disk
         self._lock = Lock()
         try:
             self._database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
@@ -71,7 +81,7 @@ class ReviewQueue:
         named = f"{subject.tenant}/{subject.request_id}/{direction}/{place}/{finding.category}"
         record = (
             f"rev_{hashlib.blake2b(named.encode(), digest_size=12).hexdigest()}",
-            time.time(),
+            self._clock(),
             subject.tenant,
             subject.user,
             subject.request_id,
@@ -114,7 +124,7 @@ class ReviewQueue:
     async def decide(self, review_id: str, verdict: ReviewVerdict, note: str | None, by: str) -> ReviewRecord:
         """`by` is the id of a key. A later verdict takes the place of an earlier one. Raises as `find`."""
         change = "UPDATE review SET done = 1, verdict = ?, note = ?, decided_at = ?, decided_by = ? WHERE id = ?"
-        await self._read(change, verdict, note, time.time(), by, review_id)
+        await self._read(change, verdict, note, self._clock(), by, review_id)
         decided = await self.find(review_id)
         await self.count()
         return decided
@@ -128,14 +138,31 @@ class ReviewQueue:
             state = (verdict or "undecided") if done else "waiting"
             self._metrics.reviews.labels(category, state).set(records)
 
-    async def keep_counting(self) -> None:
+    async def trim(self) -> None:
+        """Drops the records that are older than they are retained, from the disk too. Those that nobody looked at are
+        counted and logged. Raises OverloadedError."""
+        if self._retain is None:
+            return
+        before = self._clock() - self._retain
+
+        gone = await self._read("DELETE FROM review WHERE at <= ? RETURNING done", before)
+        self._has_remains |= bool(gone)
+        if unseen := sum(not done for (done,) in gone):
+            self._metrics.routed.labels("unseen").inc(unseen)
+            log_event(logger, "records for review went unseen", level=logging.WARNING, records=unseen)
+        if self._has_remains:
+            await on_disk(self._purge)
+            self._has_remains = False
+
+    async def run(self) -> None:
         """For ever. Other processes write into the file too, so that it is asked rather than remembered."""
         while True:
             try:
+                await self.trim()
                 await self.count()
             except OverloadedError as error:
-                log_failure(logger, "records for review could not be counted", error)
-            await asyncio.sleep(COUNT_SECONDS)
+                log_failure(logger, "records for review could not be counted, or dropped in time", error)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def erase(self, tenant: str, user: str | None, dry_run: bool) -> Mapping[str, int]:
         """What there is of a tenant, or of one of its users; unless it is only looked at, it is gone. Raises
@@ -166,6 +193,10 @@ class ReviewQueue:
                 return self._database.execute(query, values).fetchall()
 
         return await on_disk(work)
+
+    def _purge(self) -> None:
+        with self._lock:
+            purge(self._database)
 
     def _insert(self, record: tuple[object, ...]) -> None:
         columns = "id, at, tenant, user, request_id, direction, category, score, judge, excerpt"

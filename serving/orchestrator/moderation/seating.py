@@ -30,7 +30,7 @@ def moderation_of(
     """`encoder` as the engine has it: what is judged is on nobody's account. `guard_key` is what guard models on other
     servers ask for. Raises ConfigError, CheckpointError."""
     metrics = ModerationMetrics(registry)
-    review = None if config.review is None else ReviewQueue(config.review, metrics)
+    review = None if config.review is None else ReviewQueue(config.review, metrics, config.review_retain_seconds)
     seats = {
         name: Seat(_judge(judge, encoder, encoder_folder, guard_key), judge.on_failure, judge.timeout_seconds)
         for name, judge in config.judges.items()

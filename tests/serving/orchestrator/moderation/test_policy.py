@@ -89,6 +89,7 @@ def test_a_jurisdiction_adds_to_a_tenants_policy_and_takes_nothing_away() -> Non
         ('policies = {p = {rules = [{category = "hate", output = "cut", threshold = 0}]}}', "threshold must be"),
         ("policies = {p = {judge_every_tokens = 8, hold_back_tokens = 15}}", "hold_back_tokens must be at least"),
         ('policies = {p = {input_roles = ["robot"]}}', r"input_roles\[0\] must be one of"),
+        ("review_retain_days = -1", "review_retain_days must be in"),
         ("canary_seconds = 0.5", "canary_seconds must be in"),
         ('[moderation.judges.head]\nkind = "head"\npath = "h"', r"needs the encoder of an \[embeddings\] table"),
         ('[moderation.judges.guard]\nkind = "guard"\nurl = "guard:80"\nmodel = "g"', "must begin with http"),
@@ -109,5 +110,7 @@ def test_a_deployments_words_become_its_policies(tmp_path: Path) -> None:
     rule = '{category = "hate", threshold = 0.7, input = "block", output = "cut"}'
     path.write_text(DEPLOYMENT.format(f'policy = "p"\npolicies = {{p = {{rules = [{rule}]}}}}'), encoding="utf-8")
     config: Any = load_deployment(path).moderation
+    assert config.review_retain_seconds == 30 * 86400
+    assert ModerationConfig(review_retain_days=0).review_retain_seconds is None
     assert config.policies["p"].rules == (RuleConfig(category="hate", threshold=0.7, input="block", output="cut"),)
     assert (config.judges["rules"].kind, config.judges["rules"].on_failure) == ("rules", "closed")

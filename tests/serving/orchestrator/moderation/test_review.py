@@ -1,5 +1,6 @@
 """The file of what waits for a person, as processes, reviewers and erasures use it."""
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +25,12 @@ INSERT INTO review VALUES ('r1/input/0/hate/threatening', 5.0, 'acme', 'r1', 'in
 class Desk:
     def __init__(self, path: Path) -> None:
         self.registry = CollectorRegistry()
-        self.queue = ReviewQueue(path, ModerationMetrics(self.registry))
+        self.folder = path.parent
+        self.now = 1000.0
+        self.queue = ReviewQueue(path, ModerationMetrics(self.registry), retain_seconds=100.0, clock=lambda: self.now)
 
     async def add(self, request_id: str, category: str = "hate", tenant: str = "acme", user: str = "") -> bool:
+        self.now += 1
         finding = Finding(category, 0.75, judge="rules")
         return await self.queue.add(Subject(tenant, request_id, user), "0", "input", finding, f"text of {request_id}")
 
@@ -94,6 +98,42 @@ async def test_of_a_user_goes_what_is_hers_and_of_a_tenant_all(desk: Desk) -> No
     assert await desk.requests() == ["d", "c", "b"]
     assert await desk.queue.erase("acme", None, False) == {"records": 2}
     assert await desk.requests() == ["c"]
+
+
+async def test_records_go_when_their_time_is_over_and_those_that_nobody_saw_are_counted(desk: Desk) -> None:
+    await desk.add("seen")
+    await desk.add("unseen")
+    found, _ = await desk.queue.listed(ReviewFilter())
+    await desk.queue.decide(found[-1].id, "right", None, "key-1")
+    desk.now += 50
+    await desk.add("later")
+    desk.now = 1100.9
+    await desk.queue.trim()
+    assert len(await desk.requests()) == 3
+    desk.now = 1102.0
+    await desk.queue.trim()
+    assert await desk.requests() == ["later"]
+    assert desk.registry.get_sample_value("weft_moderation_routed_total", {"outcome": "unseen"}) == 1
+    assert b"text of unseen" not in b"".join(path.read_bytes() for path in desk.folder.iterdir())
+    assert b"text of later" in b"".join(path.read_bytes() for path in desk.folder.iterdir())
+
+
+async def test_without_a_time_records_stay(tmp_path: Path) -> None:
+    queue = ReviewQueue(tmp_path / "review.sqlite", ModerationMetrics(CollectorRegistry()), clock=lambda: 0.0)
+    await queue.add(Subject("acme", "r"), "0", "input", Finding("hate", 1.0), "text")
+    await queue.trim()
+    assert len((await queue.listed(ReviewFilter()))[0]) == 1
+    queue.close()
+
+
+async def test_what_a_server_holds_of_its_time_is_trimmed_while_it_runs(desk: Desk) -> None:
+    await desk.add("old")
+    desk.now += 100
+    watch = asyncio.create_task(desk.queue.run())
+    while await desk.requests():
+        assert not watch.done()
+        await asyncio.sleep(0.01)
+    watch.cancel()
 
 
 async def test_a_file_of_an_earlier_release_is_read_on(tmp_path: Path) -> None:
