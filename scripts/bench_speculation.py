@@ -1,10 +1,13 @@
 """What speculation gains on this machine: `python -m scripts.bench_speculation [--users N ...] [--kinds K ...]
-[--requests N] [--runs N] [--seconds S] [--json FILE]`.
+[--requests N] [--runs N] [--engines N] [--seconds S] [--json FILE]`.
 
 The demo model, and its draft, answer the last turn of dialogues like those that they were trained on, drawn anew. So
 many users each send their next request when the last one has ended. Runs with and without speculation take turns, off,
 on, off, on, off; the speed of each run with it is to the mean of those before and after it, so that a machine that
 slows down does not count against it, and the table has their medians.
+
+Two engines of one kind differ by a tenth, for as long as they live: by where their weights and pages came to lie.
+--engines makes all of them anew so often, and counts the runs of all together.
 
 --seconds bounds all that is measured, after loading: each kind and number of users has an equal share of what is left,
 and as many requests a run, at most --requests, as fit in it --runs times.
@@ -61,7 +64,18 @@ class Row:
     speed_up: float  # over none, median of the runs
     cpu: float  # the same by the process's CPU time: on a machine with other work
     least: float  # of the runs
-    differing: int  # of the streams: two best logits that lie within rounding of each other
+    differing: int  # of a run's streams, at most: two best logits that lie within rounding of each other
+
+
+@dataclass(frozen=True)
+class Run:
+    tokens: int
+    seconds: float
+    guessed: int
+    accepted: int
+    speed_up: float
+    cpu: float
+    differing: int
 
 
 @dataclass(frozen=True)
@@ -133,16 +147,73 @@ def main() -> None:
     parser.add_argument("--kinds", choices=("ngram", "draft"), nargs="+", default=["ngram", "draft"])
     parser.add_argument("--requests", type=count, default=48)
     parser.add_argument("--runs", type=count, default=3)
+    parser.add_argument("--engines", type=count, default=1)
     parser.add_argument("--seconds", type=count, default=3600)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    engines = {kind: Engine(kind, max(args.users)) for kind in ("off", *args.kinds)}
     cells = [(kind, users) for kind in args.kinds for users in args.users]
+    runs: dict[tuple[str, int], list[Run]] = {cell: [] for cell in cells}
     end = time.perf_counter() + args.seconds
-    rows = []
-    for done, (kind, users) in enumerate(cells):
-        share = max(end - time.perf_counter(), 0.0) / (len(cells) - done)
-        rows.append(measure(kind, engines[kind], engines["off"], users, args.requests, args.runs, share))
+    for number in range(args.engines):
+        engines = {kind: Engine(kind, max(args.users)) for kind in sorted(("off", *args.kinds), reverse=number % 2 > 0)}
+        for done, (kind, users) in enumerate(cells):
+            left = len(cells) * (args.engines - number) - done
+            share = max(end - time.perf_counter(), 0.0) / left
+            runs[kind, users] += measure(engines[kind], engines["off"], users, args.requests, args.runs, share)
+            print(row_of(kind, users, runs[kind, users]), file=sys.stderr, flush=True)
+    rows = [row_of(kind, users, runs[kind, users]) for kind, users in cells]
+    show(rows)
+    if args.json:
+        args.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+
+
+def measure(engine: Engine, off: Engine, users: int, requests: int, runs: int, seconds: float) -> list[Run]:
+    """Two short runs to warm up, and then as many requests a run as fit in `seconds` with `runs` of them."""
+    begin = time.perf_counter()
+    few = prompts_of(2 * users)
+    took_few = max(one.run(few, users)[0].seconds for one in (off, engine))
+    left = seconds - (time.perf_counter() - begin)
+    fitting = int(len(few) * left / (2 * runs + 1) / took_few)
+    texts = prompts_of(max(min(requests, fitting), 2 * users))
+    measured: list[Run] = []
+    before, expected, _, _ = off.run(texts, users)
+    for number in range(runs):
+        if number and time.perf_counter() - begin + 2 * before.seconds > seconds:
+            break
+        took, answers, guessed, accepted = engine.run(texts, users)
+        after = off.run(texts, users)[0]
+        measured.append(
+            Run(
+                tokens=sum(map(len, answers)),
+                seconds=took.seconds,
+                guessed=guessed,
+                accepted=accepted,
+                speed_up=(before.seconds + after.seconds) / 2 / took.seconds,
+                cpu=(before.cpu + after.cpu) / 2 / took.cpu,
+                differing=sum(a != b for a, b in zip(answers, expected, strict=True)),
+            )
+        )
+        before = after
+    return measured
+
+
+def row_of(kind: str, users: int, runs: list[Run]) -> Row:
+    guessed = sum(run.guessed for run in runs)
+    return Row(
+        kind=kind,
+        users=users,
+        runs=len(runs),
+        guessed=guessed / sum(run.tokens for run in runs),
+        accepted=sum(run.accepted for run in runs) / guessed if guessed else 0.0,
+        tokens_per_second=statistics.median(run.tokens / run.seconds for run in runs),
+        speed_up=statistics.median(run.speed_up for run in runs),
+        cpu=statistics.median(run.cpu for run in runs),
+        least=min(run.speed_up for run in runs),
+        differing=max(run.differing for run in runs),
+    )
+
+
+def show(rows: list[Row]) -> None:
     table = Table(
         "kind",
         "users",
@@ -160,7 +231,7 @@ def main() -> None:
             row.kind,
             str(row.users),
             str(row.runs),
-            f"{row.guessed:.2f} a token",
+            f"{row.guessed:.3f} a token",
             f"{row.accepted:.2f}",
             f"{row.tokens_per_second:.0f}",
             f"{row.speed_up:.2f}",
@@ -169,45 +240,6 @@ def main() -> None:
             str(row.differing),
         )
     Console().print(table)
-    if args.json:
-        args.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
-
-
-def measure(kind: str, engine: Engine, off: Engine, users: int, requests: int, runs: int, seconds: float) -> Row:
-    """Two short runs to warm up, and then as many requests a run as fit in `seconds` with `runs` of them."""
-    begin = time.perf_counter()
-    few = prompts_of(2 * users)
-    took_few = max(one.run(few, users)[0].seconds for one in (off, engine))
-    left = seconds - (time.perf_counter() - begin)
-    fitting = int(len(few) * left / (2 * runs + 1) / took_few)
-    texts = prompts_of(max(min(requests, fitting), 2 * users))
-    ratios, of_cpu, speeds = [], [], []
-    answers: list[list[int]] = []
-    guessed = accepted = 0
-    before, expected, _, _ = off.run(texts, users)
-    for number in range(runs):
-        if number and time.perf_counter() - begin + 2 * before.seconds > seconds:
-            break
-        took, answers, guessed, accepted = engine.run(texts, users)
-        after = off.run(texts, users)[0]
-        ratios.append((before.seconds + after.seconds) / 2 / took.seconds)
-        of_cpu.append((before.cpu + after.cpu) / 2 / took.cpu)
-        speeds.append(sum(map(len, answers)) / took.seconds)
-        before = after
-    row = Row(
-        kind=kind,
-        users=users,
-        runs=len(ratios),
-        guessed=guessed / sum(map(len, answers)),
-        accepted=accepted / guessed if guessed else 0.0,
-        tokens_per_second=statistics.median(speeds),
-        speed_up=statistics.median(ratios),
-        cpu=statistics.median(of_cpu),
-        least=min(ratios),
-        differing=sum(a != b for a, b in zip(answers, expected, strict=True)),
-    )
-    print(row, file=sys.stderr, flush=True)
-    return row
 
 
 def prompts_of(number: int) -> list[tuple[int, ...]]:

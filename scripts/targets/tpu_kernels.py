@@ -1,6 +1,6 @@
 """Every TPU kernel over the table of model shapes, by libtpu's own compiler."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,10 +19,10 @@ from scripts.targets.tpu import SMALLEST, compile_for, one_device
 TOKENS, SEQUENCES, CONTEXT, PAGES, LAYERS = 512, 64, 8192, 1024, 4
 
 
-def table() -> Iterator[bool]:
+def table(chips: Sequence[str] = tuple(SMALLEST)) -> Iterator[bool]:
     print("| chip | attention of | pages | VMEM, KiB: decode, prefill, writes | pool copied |")
     print("|---|---|---|---|---|")
-    for chip in SMALLEST:
+    for chip in chips:
         for shape in HEADS:
             for page_size in PAGE_SIZES:
                 for page_type in PAGE_TYPES:
@@ -30,7 +30,7 @@ def table() -> Iterator[bool]:
         yield _attention(chip, LATENT, 64, "bfloat16")
     print("| chip | experts of | rows | weights | VMEM, KiB |")
     print("|---|---|---|---|---|")
-    for chip in SMALLEST:
+    for chip in chips:
         for model in EXPERTS:
             for rows in EXPERT_ROWS:
                 for dtype in PAGE_TYPES:
