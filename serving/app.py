@@ -187,6 +187,7 @@ def build_generator(deployment: Deployment, engine: Engine) -> Generator:
             deployment.model.chat_template,
             reasoning=deployment.model.reasoning,
             calls=deployment.model.tool_calls,
+            switch=deployment.model.reasoning_switch,
         ),
         model_name=deployment.name,
         max_model_len=window_of(deployment),

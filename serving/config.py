@@ -38,6 +38,7 @@ from serving.settings.moderation import ModerationConfig, check_moderation
 from serving.settings.operations import OperationsConfig
 from serving.settings.prefix_cache import PrefixCacheConfig, check_prefix_cache
 from serving.settings.quality_watch import QualityWatchConfig, check_quality_watch
+from serving.settings.reasoning_switch import check_reasoning_switch
 from serving.settings.retrieval import RetrievalConfig, check_retrieval
 from serving.settings.routing import RoutingConfig, check_routing
 from serving.settings.semantic_cache import SemanticCacheConfig, check_semantic_cache
@@ -288,6 +289,8 @@ def check_limits(deployment: Deployment, where: str) -> None:
     if deployment.memory is not None:
         check_memory(deployment.memory, where)
     check_speculation(deployment.speculation, where)
+    if deployment.model.reasoning_switch is not None:
+        check_reasoning_switch(deployment.model.reasoning_switch, where)
     axes = {"data": deployment.mesh.data, "pipeline": deployment.mesh.pipeline}
     if deployment.model_embeddings is not None:
         check_model_embeddings(deployment.model_embeddings, where, **axes, processes=deployment.cluster.processes)
@@ -448,6 +451,11 @@ def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
         if not isinstance(value, dict):
             raise ConfigError(f"{path}: {key} must be a table", param=key)
         return {name: _value(options[1], item, path, f"{key}.{name}") for name, item in value.items()}
+    if len(options) > 1:
+        if type(value) not in options:
+            right = " or ".join(option.__name__ for option in options)
+            raise ConfigError(f"{path}: {key} must be {right}, not {type(value).__name__} {value!r}", param=key)
+        return value
     if options:  # Optional[X]
         return _value(options[0], value, path, key)
     if hint is Path and isinstance(value, str):

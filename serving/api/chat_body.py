@@ -10,6 +10,7 @@ from serving.api.tool_choice import CHOICE_WORDS, OfferedTool, ToolChoice, call_
 from serving.api.typed_body import Refusal
 from serving.errors import RequestError
 from serving.generation.call_grammar import CallRules
+from serving.settings.reasoning_switch import EFFORTS, Effort
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
@@ -34,7 +35,6 @@ REFUSED_CHAT = {
     "prediction": Refusal("predicted outputs are not offered"),
     "prompt_cache_options": Refusal("the prefix cache has no options per request"),
     "prompt_cache_retention": Refusal("the prefix cache has no options per request"),
-    "reasoning_effort": Refusal("models name their own switch; send it in chat_template_kwargs"),
     "thinking_token_budget": Refusal("reasoning is not limited apart from max_completion_tokens"),
     "verbosity": Refusal("ask for it in a message"),
     "web_search_options": Refusal("there is no web search"),
@@ -113,6 +113,7 @@ CHAT_WORDS = {
     "messages[].content[].type": ("text",),
     "messages[].tool_calls[].type": ("function",),
     "tools[].type": ("function",),
+    "reasoning_effort": EFFORTS,
 }
 
 
@@ -122,6 +123,7 @@ class ChatBody(SamplingBody, kw_only=True):
 
     messages: Messages
     logprobs: bool | None = None
+    reasoning_effort: Effort | None = None  # None: as the chat template has it
     include_reasoning: bool | None = None  # False: what the model thinks before it answers is left out
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None

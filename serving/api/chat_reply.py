@@ -187,6 +187,7 @@ def text_request(body: ChatBody, request_id: str) -> TextRequest:
         add_generation_prompt=not body.continue_final_message if begin is None else begin,
         continue_final_message=bool(body.continue_final_message),
         chat_template_kwargs=body.chat_template_kwargs or {},
+        reasoning_effort=body.reasoning_effort,
         add_special_tokens=body.add_special_tokens,
         options=body.options(
             max_tokens=limit,

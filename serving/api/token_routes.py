@@ -95,6 +95,7 @@ async def encoded_prompt(service: Service, body: TokenizeBody, request_id: str) 
             add_generation_prompt=not body.continue_final_message if begin is None else begin,
             continue_final_message=bool(body.continue_final_message),
             chat_template_kwargs=body.chat_template_kwargs or {},
+            reasoning_effort=body.reasoning_effort,
         )
     )
     return await generator.tokenize(text, add_special_tokens=bool(body.add_special_tokens), param="messages")

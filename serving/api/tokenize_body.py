@@ -11,6 +11,9 @@ from serving.api.chat_body import (
 )
 from serving.api.typed_body import Body
 from serving.errors import RequestError
+from serving.settings.reasoning_switch import Effort
+
+_OF_MESSAGES = ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "reasoning_effort")
 
 
 class TokenizeBody(Body, kw_only=True):
@@ -27,6 +30,7 @@ class TokenizeBody(Body, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Effort | None = None
     return_token_strs: bool | None = None
 
     def check_together(self) -> None:
@@ -40,7 +44,7 @@ class TokenizeBody(Body, kw_only=True):
             )
         check_template_variables(self.chat_template_kwargs)
         if self.messages is None:
-            for name in ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+            for name in _OF_MESSAGES:
                 if getattr(self, name) is not None:
                     raise RequestError(f"{name} needs messages", param=name, code="invalid_value")
 

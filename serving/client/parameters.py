@@ -59,6 +59,7 @@ class Parameters(TypedDict, total=False):
     structured_outputs: Mapping[str, Any]
     cache_salt: str
     priority: str  # interactive, standard, batch
+    reasoning_effort: str  # none, minimal, low, medium, high, xhigh
     include_reasoning: bool  # False: what the model thinks before it answers is left out
     fallback: bool  # False: no other model may answer in place of this one
     timeout_seconds: float  # the text so far is the answer then; a call's `timeout` ends it without one

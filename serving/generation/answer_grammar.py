@@ -35,7 +35,7 @@ def answer_grammar(
     if len(ids) != 1:
         raise UnsupportedError(
             f"grammar is not supported where the model reasons first: {ends}, after which its answer begins, is "
-            f"{len(ids)} tokens; switch reasoning off with chat_template_kwargs",
+            f"{len(ids)} tokens; switch reasoning off with reasoning_effort",
             param="grammar",
         )
     return replace(grammar, starts_after=tuple(ids))

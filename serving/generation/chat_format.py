@@ -10,7 +10,9 @@ from typing import Any
 from serving.errors import CheckpointError, ConfigError, RequestError, UnsupportedError
 from serving.generation.answers.answer_form import AUTO, AnswerForm, begins_after, form_of
 from serving.generation.checkpoint_text import CheckpointText
+from serving.generation.reasoning_switch import switches_of
 from serving.generation.template_process import TemplateError, TemplateProcess
+from serving.settings.reasoning_switch import Effort, ReasoningSwitchConfig
 
 MAX_MESSAGES = 4096
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -41,10 +43,12 @@ class ChatFormat:
         seconds: float = 2.0,
         reasoning: str = AUTO,
         calls: str = AUTO,
+        switch: ReasoningSwitchConfig | None = None,
     ) -> None:
         """`templates` by name: "default", and "tool_use" where tools have one of their own. `source` says in errors
-        where they come from. `reasoning` and `calls` name the forms of answers, where the templates do not tell them.
-        Raises CheckpointError where a template cannot be parsed."""
+        where they come from. `reasoning`, `calls` and `switch` name the forms of answers, and the variable that says
+        how much to reason, where the templates do not tell. Raises CheckpointError where a template cannot be parsed,
+        or none reads that variable."""
         self._templates = dict(templates)
         self._forms = {
             name: form_of(template, reasoning=reasoning, calls=calls) for name, template in self._templates.items()
@@ -54,9 +58,13 @@ class ChatFormat:
         self._process = TemplateProcess(templates, seconds=seconds)
         try:
             self._reads = self._process.compile()
+            self._switches = switches_of(self._reads, self._forms, source, switch)
         except TemplateError as error:
             self.close()
             raise CheckpointError(f"the chat template of {source} cannot be used: {error.message}") from None
+        except CheckpointError:
+            self.close()
+            raise
 
     def answer_form(self, prompt: str = "", *, with_tools: bool) -> AnswerForm:
         """Of the answer to this rendered prompt."""
@@ -78,9 +86,10 @@ class ChatFormat:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
+        reasoning_effort: Effort | None = None,
     ) -> str:
         """`continue_final_message` leaves the last message open, for the model to go on with it. `variables` are the
-        client's own for this template (chat_template_kwargs).
+        client's own for this template (chat_template_kwargs); `reasoning_effort` becomes those that it has for that.
 
         Raises RequestError for messages that the template refuses or cannot render within its limits, UnsupportedError
         for what it has no use for, CheckpointError where the template reaches for what it must not.
@@ -91,7 +100,8 @@ class ChatFormat:
                 param="continue_final_message",
             )
         name = self._name(with_tools=bool(tools))
-        self._check_read(name, tools, variables or {})
+        variables = self._switches[name].variables(reasoning_effort, variables or {})
+        self._check_read(name, tools, variables)
         chat = [_plain_message(message, f"messages[{i}]") for i, message in enumerate(_checked(messages))]
         if "developer" not in self._templates[name]:
             chat = [{**message, "role": "system"} if message["role"] == "developer" else message for message in chat]
@@ -104,7 +114,7 @@ class ChatFormat:
             name,
             {
                 **self._special_tokens,
-                **(variables or {}),
+                **variables,
                 "messages": chat,
                 "tools": tools or None,
                 "documents": None,
@@ -156,6 +166,7 @@ def load_chat_format(
     *,
     reasoning: str = AUTO,
     calls: str = AUTO,
+    switch: ReasoningSwitchConfig | None = None,
 ) -> ChatFormat | None:
     """The deployment's template file, else the checkpoint's; None where there is neither. Raises CheckpointError, or
     ConfigError where the deployment's file cannot be read."""
@@ -169,7 +180,7 @@ def load_chat_format(
             ) from error
     if not templates:
         return None
-    return ChatFormat(templates, text.special_tokens, source=source, reasoning=reasoning, calls=calls)
+    return ChatFormat(templates, text.special_tokens, source=source, reasoning=reasoning, calls=calls, switch=switch)
 
 
 def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -190,6 +190,7 @@ class Generator:
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             variables=request.chat_template_kwargs,
+            reasoning_effort=request.reasoning_effort,
         )
 
     def _answer_form(self, request: TextRequest, prompt: str | None) -> AnswerForm:

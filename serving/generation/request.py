@@ -7,6 +7,7 @@ from typing import Any
 from serving.engine.request import FinishReason, GrammarSpec, Priority, SamplingParams
 from serving.generation.answers.answer_form import PLAIN, AnswerForm
 from serving.generation.call_grammar import CallRules
+from serving.settings.reasoning_switch import Effort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class TextRequest:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    reasoning_effort: Effort | None = None  # None: as the chat template has it by itself
     add_special_tokens: bool | None = None  # None: yes for a prompt, no for messages (the template writes its own)
     options: GenerationOptions = field(default_factory=GenerationOptions)
     grammar: GrammarSpec | None = None  # of the text; where there are `calls`, they say it all

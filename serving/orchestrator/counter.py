@@ -10,6 +10,7 @@ import msgspec
 from serving.generation.generator import ENCODE_IN_THREAD_ABOVE, Generator
 from serving.generation.request import TextRequest
 from serving.orchestrator.turns import Message
+from serving.settings.reasoning_switch import Effort
 
 
 class Counter(Protocol):
@@ -30,6 +31,7 @@ class PromptCounter:
 
     generator: Generator
     variables: Mapping[str, Any] = field(default_factory=dict)  # of the template, the client's own
+    reasoning_effort: Effort | None = None
 
     def text(self, text: str) -> int:
         return len(self.generator.tokenizer.encode(text, add_special_tokens=False))
@@ -37,7 +39,13 @@ class PromptCounter:
     async def prompt(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> int:
         """Of a prompt with more characters than the window could hold, a number above the window. Raises what
         `Generator.render_chat` raises."""
-        request = TextRequest(request_id="", messages=messages, tools=tools, chat_template_kwargs=self.variables)
+        request = TextRequest(
+            request_id="",
+            messages=messages,
+            tools=tools,
+            chat_template_kwargs=self.variables,
+            reasoning_effort=self.reasoning_effort,
+        )
         text = await self.generator.render_chat(request)
         most = self.generator.tokenizer.most_chars_per_token
         if len(text) > self.generator.max_model_len * most:

@@ -151,7 +151,9 @@ class TurnRunner:
         turn = state.turn
         summary = state.recalled.summary if turn.summary is None else turn.summary
         builder = ContextBuilder(
-            PromptCounter(generator=self._generator, variables=turn.chat_template_kwargs),
+            PromptCounter(
+                generator=self._generator, variables=turn.chat_template_kwargs, reasoning_effort=turn.reasoning_effort
+            ),
             self._window(turn),
             turn.truncation,
             self._shares,
@@ -194,6 +196,7 @@ class TurnRunner:
             messages=context.messages,
             tools=state.offered.shown,
             chat_template_kwargs=turn.chat_template_kwargs,
+            reasoning_effort=turn.reasoning_effort,
             options=options,
             grammar=turn.grammar,
             calls=calls,

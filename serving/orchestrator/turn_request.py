@@ -9,6 +9,7 @@ from serving.engine.request import GrammarSpec, Priority
 from serving.generation.request import GenerationOptions, TextDelta, TextRequest
 from serving.orchestrator.context import Passage, Truncation
 from serving.orchestrator.turns import Message
+from serving.settings.reasoning_switch import Effort
 
 ToolChoice = Literal["none", "auto", "required"]
 
@@ -49,6 +50,7 @@ class TurnRequest:
     cache_salt: str = ""
     priority: Priority | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    reasoning_effort: Effort | None = None
 
 
 class Generate(Protocol):

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from serving.settings.reasoning_switch import ReasoningSwitchConfig
+
 Dtype = Literal["float32", "bfloat16"]
 Kernels = Literal["auto", "reference", "tpu", "gpu"]
 ExpertExchange = Literal["auto", "sum", "all-to-all"]
@@ -40,6 +42,7 @@ class ModelConfig:
     chat_template: Path | None = None  # instead of the checkpoint's own
     reasoning: ReasoningForm = "auto"  # how answers set it off; auto: as the chat template's own marks say
     tool_calls: CallForm = "auto"  # how the model writes them; auto: likewise
+    reasoning_switch: ReasoningSwitchConfig | None = None  # None: what the chat template is seen to read
     architecture: Path | None = None  # config.json's fields as TOML, for a plan without weights; see configs/models
 
 

@@ -28,6 +28,7 @@ from serving.api.tool_choice import FunctionName, NamedChoice, ToolChoice
 from serving.api.typed_body import Body, Refusal
 from serving.engine.request import Priority
 from serving.errors import RequestError
+from serving.settings.reasoning_switch import Effort
 
 REFUSED_MESSAGES = {
     "container": Refusal("no code runs in the server"),
@@ -37,11 +38,6 @@ REFUSED_MESSAGES = {
     "mcp_servers": Refusal("the server calls no tools itself"),
     "service_tier": Refusal("there is one tier", ("auto", "standard_only")),
     "speed": Refusal("there is one speed", ("standard",)),
-    "thinking": Refusal(
-        "models name the switch of their reasoning themselves, and it goes into chat_template_kwargs; what they think "
-        "comes as blocks of type thinking",
-        ({"type": "disabled"},),
-    ),
 }
 
 
@@ -112,6 +108,21 @@ class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     format: OutputFormat | None = None
 
 
+class ThinkingEnabled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="enabled"):
+    budget_tokens: Annotated[int, msgspec.Meta(ge=1024)]  # a measure of the effort, as it is Anthropic's; no limit
+
+    @property
+    def effort(self) -> Effort:
+        for below, effort in _BUDGETS:
+            if self.budget_tokens < below:
+                return effort
+        return "high"
+
+
+class ThinkingDisabled(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="disabled"):
+    effort: ClassVar[Effort] = "none"
+
+
 class Labels(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     user_id: str | None = None
 
@@ -128,7 +139,9 @@ _BLOCKS = {
     "tools[].cache_control.type": ("ephemeral",),
     "tool_choice.type": ("auto", "any", "tool", "none"),
     "output_config.format.type": ("json_schema",),
+    "thinking.type": ("enabled", "disabled"),
 }
+_BUDGETS: tuple[tuple[int, Effort], ...] = ((4096, "low"), (16384, "medium"))  # of tokens, below which it is so much
 
 
 class PromptBody(Body, kw_only=True):
@@ -143,6 +156,7 @@ class PromptBody(Body, kw_only=True):
     tools: Annotated[list[OfferedFunction], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Choice | None = None
     output_config: OutputConfig | None = None
+    thinking: ThinkingEnabled | ThinkingDisabled | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     cache_control: CacheControl | None = None
 
@@ -167,6 +181,7 @@ class PromptBody(Body, kw_only=True):
             if output is None
             else JsonSchemaFormat(json_schema=NamedSchema(name="output", schema=output.schema)),
             chat_template_kwargs=self.chat_template_kwargs,
+            reasoning_effort=None if self.thinking is None else self.thinking.effort,
         )
 
     def _messages(self) -> list[AnyMessage]:
@@ -193,6 +208,13 @@ class MessagesBody(PromptBody, kw_only=True):
     fallback: bool | None = None  # false: no other model may answer in place of this one
 
     def _chat(self) -> ChatBody:
+        if isinstance(self.thinking, ThinkingEnabled) and self.thinking.budget_tokens >= self.max_tokens:
+            raise RequestError(
+                f"thinking.budget_tokens ({self.thinking.budget_tokens}) must be below max_tokens ({self.max_tokens}): "
+                "what is thought is part of the answer's tokens",
+                param="thinking.budget_tokens",
+                code="invalid_value",
+            )
         return msgspec.structs.replace(
             super()._chat(),
             max_tokens=self.max_tokens,
@@ -215,6 +237,7 @@ THEIR_WORDS = {
     "stop": "stop_sequences",
     "grammar": "output_config.format",
     "response_format": "output_config.format",
+    "reasoning_effort": "thinking",
     "tool_choice.function.name": "tool_choice.name",
 }
 

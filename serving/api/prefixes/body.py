@@ -9,6 +9,7 @@ from serving.api.sampling_body import MAX_SALT_CHARS
 from serving.api.tokenize_body import TokenizeBody
 from serving.api.typed_body import Body
 from serving.errors import RequestError
+from serving.settings.reasoning_switch import Effort
 
 DEFAULT_TTL = 3600  # seconds
 
@@ -23,6 +24,7 @@ class PrefixBody(Body, kw_only=True):
     messages: Messages | None = None
     tools: Tools | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Effort | None = None
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
     ttl: Annotated[int, msgspec.Meta(ge=1)] | None = None  # seconds
 
@@ -30,7 +32,7 @@ class PrefixBody(Body, kw_only=True):
         if (self.prompt is None) == (self.messages is None):
             raise RequestError("give either prompt or messages", param="prompt", code="missing_required_parameter")
         if self.prompt is not None:
-            for name in ("tools", "chat_template_kwargs"):
+            for name in ("tools", "chat_template_kwargs", "reasoning_effort"):
                 if getattr(self, name) is not None:
                     raise RequestError(f"{name} needs messages", param=name, code="invalid_value")
         check_template_variables(self.chat_template_kwargs)
@@ -43,4 +45,5 @@ class PrefixBody(Body, kw_only=True):
             tools=self.tools,
             add_generation_prompt=None if self.messages is None else False,
             chat_template_kwargs=self.chat_template_kwargs,
+            reasoning_effort=self.reasoning_effort,
         )

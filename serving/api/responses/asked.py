@@ -18,6 +18,7 @@ THEIR_WORDS = {
     "grammar": "text.format",
     "max_tokens": "max_output_tokens",
     "messages": "input",
+    "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
 }
 
@@ -52,6 +53,7 @@ def turn_request(
         cache_salt=body.cache_salt or "",
         priority=body.priority,
         chat_template_kwargs=body.chat_template_kwargs or {},
+        reasoning_effort=body.effort,
     )
 
 

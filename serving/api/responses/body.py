@@ -14,6 +14,7 @@ from serving.api.typed_body import Body, Refusal
 from serving.engine.request import GrammarKind, GrammarSpec, Priority
 from serving.errors import RequestError, UnsupportedError
 from serving.generation.request import GenerationOptions
+from serving.settings.reasoning_switch import EFFORTS, Effort
 
 MAX_ID_CHARS = 128
 MAX_USER_CHARS = 256
@@ -34,7 +35,6 @@ REFUSED_RESPONSES = {
     "prompt": Refusal("there are no prompt templates: send instructions"),
     "prompt_cache_options": Refusal("the prefix cache has no options per request"),
     "prompt_cache_retention": Refusal("the prefix cache has no options per request"),
-    "reasoning": Refusal("models name their own switch; send it in chat_template_kwargs", ({},)),
     "response_format": Refusal("here it is text.format"),
     "service_tier": Refusal("there is one tier", ("auto", "default")),
     "stop": Refusal("this protocol has no stop strings: use /v1/chat/completions"),
@@ -70,6 +70,12 @@ class TextConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     verbosity: None = None  # ask for it in the instructions
 
 
+class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    effort: Effort | None = None  # None: as the chat template has it
+    summary: Literal["auto"] | None = None  # auto is none: reasoning comes as it is
+    generate_summary: Literal["auto"] | None = None  # its older name
+
+
 class ResponsesBody(Body, kw_only=True):
     """`prompt_cache_key` is a label: every prefix is cached."""
 
@@ -80,6 +86,9 @@ class ResponsesBody(Body, kw_only=True):
         **SCHEDULING_WORDS,
         "include[]": INCLUDES,
         "truncation": ("auto", "disabled"),
+        "reasoning.effort": EFFORTS,
+        "reasoning.summary": ("auto",),
+        "reasoning.generate_summary": ("auto",),
         "text.format.type": ("text", "json_object", "json_schema"),
     }
 
@@ -99,6 +108,7 @@ class ResponsesBody(Body, kw_only=True):
     max_tool_calls: Annotated[int, msgspec.Meta(ge=1)] | None = None
     include: list[Include] | None = None
     text: TextConfig | None = None
+    reasoning: Reasoning | None = None
 
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     temperature: float | None = None
@@ -138,6 +148,10 @@ class ResponsesBody(Body, kw_only=True):
     @property
     def user_id(self) -> str:
         return self.safety_identifier or self.user or ""
+
+    @property
+    def effort(self) -> Effort | None:
+        return None if self.reasoning is None else self.reasoning.effort
 
     @property
     def options(self) -> GenerationOptions:

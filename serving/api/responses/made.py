@@ -124,6 +124,7 @@ class MadeResponse:
             tools=None if turn.tool_choice == "none" else offered.shown,
             grammar=turn.grammar,
             chat_template_kwargs=turn.chat_template_kwargs,
+            reasoning_effort=turn.reasoning_effort,
             model=self._body.model,
             may_fall_back=self._body.fallback is not False,
             priority=turn.priority,

@@ -119,7 +119,7 @@ def _asked(body: ResponsesBody) -> dict[str, Any]:
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": body.effort, "summary": None},
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
         "store": body.is_stored,

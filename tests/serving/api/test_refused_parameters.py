@@ -17,7 +17,7 @@ lora_request prompt_embeds request_id
 return_tokens_as_token_ids service_tier spaces_between_special_tokens store truncate_prompt_tokens use_beam_search
 vllm_xargs""".split()
 CHAT_ONLY = """audio best_of chat_template documents echo function_call functions media_io_kwargs
-mm_processor_kwargs modalities moderation prediction prompt_cache_options prompt_cache_retention reasoning_effort
+mm_processor_kwargs modalities moderation prediction prompt_cache_options prompt_cache_retention
 thinking_token_budget verbosity web_search_options""".split()
 TEXT_ONLY = ["max_completion_tokens", "messages", "suffix", "tools"]
 

@@ -139,6 +139,7 @@ async def test_a_stream_gets_it_as_one_piece(office: Office) -> None:
         {"stop": ["x"]},
         {"cache_salt": "mine"},
         {"chat_template_kwargs": {"shout": True}},
+        {"reasoning_effort": "none"},
         {"system": "Be brief."},
     ],
     ids=str,

@@ -152,7 +152,9 @@ async def test_a_call_can_be_demanded_and_forbidden(make_api: ApiMaker) -> None:
     ("fields", "param"),
     [
         ({"max_tokens": None}, "max_tokens"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}, "thinking"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "adaptive"}}, "thinking.type"),
         ({"mcp_servers": []}, "mcp_servers"),
         ({"container": "x"}, "container"),
         ({"temperature": 9}, "temperature"),

@@ -177,7 +177,9 @@ async def test_what_is_refused_before_it_begins_leaves_nothing(make_api: ApiMake
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"reasoning": {"effort": "low"}}, "reasoning"),
+        ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
+        ({"reasoning": {"effort": "most"}}, "reasoning.effort"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
         ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
