@@ -42,7 +42,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Between tokens", "s", _quantiles("vllm:inter_token_latency_seconds")),
         Panel("Whole request", "s", _quantiles("vllm:e2e_request_latency_seconds")),
         Panel("Requests that ended, by how", "reqps", ((_rate("vllm:request_success_total", "finished_reason"), "{{finished_reason}}"),)),
-        Panel("Refused, by reason", "reqps", ((_rate("weft_requests_refused_total", "reason"), "{{reason}}"),)),
+        Panel("Refused, by reason", "reqps", (("sum by (reason) (rate(weft_requests_refused_total[$__rate_interval]))", "{{reason}}"),), "Of the whole server: many are refused before they mean a model."),
         Panel("Open streams", "short", ((_gauge("weft_open_streams"), "open"),)),
     ),
     "The engine": (

@@ -46,7 +46,7 @@ class BatchGenerator:
             generator=generator,
             engine=generator.engine,
             metrics=metrics,
-            slots=StreamSlots(concurrency * MAX_CHOICES, metrics.open_streams),
+            slots=StreamSlots(concurrency * MAX_CHOICES),
             card=ModelCard(name=generator.model_name, created=0, max_model_len=generator.max_model_len),
             durable=DurableGenerations(
                 MemoryGenerationLog(), lambda admitted, past: resumed_events(self._service, admitted, past)

@@ -140,7 +140,9 @@ class Generation:
         assert self._choice is not None
         base = service.card.name
         service.gateway.knock(principal, wish, model=base)
-        slots = service.slots.take(n * len(self._requests), param="prompt" if n == 1 else "n")
+        slots = service.slots.take(
+            n * len(self._requests), service.metrics.open_streams, param="prompt" if n == 1 else "n"
+        )
         trace = generation_stage(self._caller.trace, self._requests, service.card.name, stream=self._stream)
         with trace as self._trace, self._named_for_client(), slots:
             with service.gateway.preparing(base), trace.stage("prepare") as preparing:

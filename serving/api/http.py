@@ -111,7 +111,7 @@ def build_app(
         generator=generator,
         engine=engine,
         metrics=metrics,
-        slots=StreamSlots(server.max_streams, metrics.open_streams),
+        slots=StreamSlots(server.max_streams),
         card=card,
         durable=DurableGenerations(
             log or MemoryGenerationLog(),
@@ -138,7 +138,7 @@ def build_app(
     service.models[card.name] = service
     for parts in further:
         service.models[parts.card.name] = _of_further(service, parts)
-    service.toolbox.registry.watch = ToolMetrics(metrics.registry, card.name).note
+    service.toolbox.registry.watch = ToolMetrics(metrics.registry).note
     service.toolbox.registry.events = events
     max_body_bytes = _body_bytes(service, server)
     board = StatusBoard(service)

@@ -54,7 +54,8 @@ async def resumed_events(service: Service, admitted: Admitted, past: Sequence[Lo
         protocol = _PROTOCOLS.get(admitted.protocol, "internal")
         caller = Caller(request_id=admitted.request_id, principal=principal, protocol=protocol)
         events = recorded_request(service.events, caller, service.card.name, requests[0].user)
-        with events as recorded, service.slots.take(choices, param="n", admitted=True):
+        slots = service.slots.take(choices, service.metrics.open_streams, param="n", admitted=True)
+        with events as recorded, slots:
             wait, deadline = FIRST_WAIT_SECONDS, time.monotonic() + PATIENCE_SECONDS
             while True:
                 try:

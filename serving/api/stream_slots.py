@@ -14,9 +14,8 @@ _LONGEST_WAIT_SECONDS = 120.0
 
 
 class StreamSlots:
-    def __init__(self, limit: int, gauge: Gauge, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
-        self._gauge = gauge
         self._clock = clock
         self._open = 0
         self._mean_seconds = _FIRST_GUESS_SECONDS
@@ -26,17 +25,20 @@ class StreamSlots:
         return self._open
 
     @contextmanager
-    def take(self, count: int, *, param: str, admitted: bool = False) -> Iterator[None]:
-        """Raises OverloadedError where so many are not free, RequestError (of `param`) where they never can be; neither
-        for what was `admitted` before, by a process that is gone."""
+    def take(self, count: int, gauge: Gauge, *, param: str, admitted: bool = False) -> Iterator[None]:
+        """`gauge` counts those of one model; the limit is for those of all together. Raises OverloadedError where so
+        many are not free, RequestError (of `param`) where they never can be; neither for what was `admitted` before, by
+        a process that is gone."""
         if not admitted:
             self._check(count, param)
-        self._set(self._open + count)
+        self._open += count
+        gauge.inc(count)
         start = self._clock()
         try:
             yield
         finally:
-            self._set(self._open - count)
+            self._open -= count
+            gauge.dec(count)
             self._mean_seconds += _MEMORY * (self._clock() - start - self._mean_seconds)
 
     def _check(self, count: int, param: str) -> None:
@@ -57,7 +59,3 @@ class StreamSlots:
         """With N open that last t seconds each, one ends every t/N seconds."""
         missing = self._open + count - self._limit
         return min(missing * self._mean_seconds / max(self._open, 1), _LONGEST_WAIT_SECONDS)
-
-    def _set(self, count: int) -> None:
-        self._open = count
-        self._gauge.set(count)

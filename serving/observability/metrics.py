@@ -209,9 +209,18 @@ class _Families:
             "vllm:request_generation_tokens", "Tokens generated for a choice.", _TOKENS
         )
         self.finished = self._counter("vllm:request_success", "Choices that ended, by how.", "finished_reason")
-        self.refused = self._counter("weft_requests_refused", "Requests answered with an error, by its code.", "reason")
-        self.durable = self._counter(
-            "weft_durable_streams", "What became of streams that outlive their connections.", "event"
+        # Of the process: many a request is refused before it means a model.
+        self.refused = Counter(
+            "weft_requests_refused",
+            "Requests answered with an error, by its code.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.durable = Counter(
+            "weft_durable_streams",
+            "What became of streams that outlive their connections.",
+            ["event"],
+            registry=self.registry,
         )
         self.fallbacks = self._counter(
             "weft_fallbacks", "Requests for this model that another answered.", "answered_by", "reason"
@@ -220,7 +229,10 @@ class _Families:
         self.embedded_texts = self._counter("weft_embedded_texts", "Texts embedded.")
         self.embedded_tokens = self._counter("weft_embedded_tokens", "Tokens of the texts embedded.")
         self.open_streams = Gauge(
-            "weft_open_streams", "Choices being generated in this process.", ["model_name"], registry=self.registry
+            "weft_open_streams",
+            "Choices of a model that this process generates.",
+            ["model_name"],
+            registry=self.registry,
         )
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
@@ -254,12 +266,12 @@ class Metrics:
 
     def refuse(self, reason: str) -> None:
         """`reason` is an error's code: a word of the server's, never one of a client's."""
-        self._families.refused.labels(self._model_name, reason).inc()
+        self._families.refused.labels(reason).inc()
         self.recent.refuse(reason)
 
     def count_durable(self, event: str) -> None:
         """`event` is one of the words of sessions/: started, ended, failed, taken_up, handed_over, undurable, ..."""
-        self._families.durable.labels(self._model_name, event).inc()
+        self._families.durable.labels(event).inc()
 
     def embedded(self, encoder: str, texts: int, tokens: int) -> None:
         self._families.embedded_texts.labels(encoder).inc(texts)

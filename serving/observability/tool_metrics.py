@@ -8,22 +8,21 @@ _SECONDS = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 class ToolMetrics:
     """`tool` is a name that the deployment gives, never the model."""
 
-    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
-        self._model_name = model_name
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Counter(
             "weft_tool_calls",
             "Calls of tools that ran here: ok, error (the model was told why), or timeout.",
-            ["model_name", "tool", "outcome"],
+            ["tool", "outcome"],
             registry=registry,
         )
         self._seconds = Histogram(
             "weft_tool_seconds",
             "Seconds that a call of a tool took.",
-            ["model_name", "tool"],
+            ["tool"],
             buckets=_SECONDS,
             registry=registry,
         )
 
     def note(self, tool: str, outcome: str, seconds: float) -> None:
-        self._calls.labels(self._model_name, tool, outcome).inc()
-        self._seconds.labels(self._model_name, tool).observe(seconds)
+        self._calls.labels(tool, outcome).inc()
+        self._seconds.labels(tool).observe(seconds)

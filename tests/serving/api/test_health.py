@@ -46,7 +46,7 @@ async def _samples(api: Api) -> dict[str, float]:
     samples: dict[str, float] = {}
     for family in text_string_to_metric_families(reply.text):
         for sample in family.samples:
-            assert sample.labels["model_name"] == MODEL
+            assert sample.labels.get("model_name", MODEL) == MODEL
             rest = ",".join(value for key, value in sorted(sample.labels.items()) if key != "model_name")
             samples[f"{sample.name}{{{rest}}}" if rest else sample.name] = sample.value
     return samples

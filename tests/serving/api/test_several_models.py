@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -39,6 +39,7 @@ NOTICE = {"asked": "big", "answered_by": "small", "reason": "engine_down"}
 class Killable(ScriptedEngine):
     alive = True
     crowd = 0  # streams of others
+    watch: Callable[[GenerateRequest], object] = staticmethod(lambda _: None)
 
     async def stats(self) -> EngineStats:
         self._check()
@@ -46,6 +47,7 @@ class Killable(ScriptedEngine):
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         self._check()
+        self.watch(request)
         async for event in super().generate(request):
             yield event
 
@@ -102,6 +104,20 @@ async def test_the_model_that_is_named_answers_under_its_name(pair: Pair, name: 
     assert reply.json()["choices"][0]["message"]["content"] == f"I am {name}."
     assert "fallback" not in reply.json()
     assert "weft-fallback" not in reply.headers
+
+
+async def test_open_streams_are_counted_under_the_model_that_answers(pair: Pair) -> None:
+    registry = pair.service.metrics.registry
+    for name, other in (("big", "small"), ("small", "big")):
+        seen: list[float | None] = []
+
+        def look(_: object, seen: list[float | None] = seen, names: tuple[str, str] = (name, other)) -> None:
+            seen += [registry.get_sample_value("weft_open_streams", {"model_name": one}) for one in names]
+
+        engine = pair.big if name == "big" else pair.small
+        engine.watch = look
+        await pair.ask(model=name, n=2)
+        assert seen[:2] == [2, 0]
 
 
 async def test_the_models_are_listed_and_others_are_not_found(pair: Pair) -> None:

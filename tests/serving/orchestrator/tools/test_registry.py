@@ -95,7 +95,7 @@ async def test_a_tool_that_takes_too_long_is_cancelled_and_says_so() -> None:
 async def test_calls_are_counted_by_how_they_ended() -> None:
     counted = CollectorRegistry()
     registry = ToolRegistry()
-    registry.watch = ToolMetrics(counted, "m").note
+    registry.watch = ToolMetrics(counted).note
     registry.add(Given())
     registry.add(Given("slow", waits=True), seconds=0.01)
     registry.add(Given("broken", raises=ZeroDivisionError()))
@@ -103,7 +103,7 @@ async def test_calls_are_counted_by_how_they_ended() -> None:
         await registry.run(name, '{"n": 1}', SCOPE)
 
     def calls(tool: str, outcome: str) -> float | None:
-        return counted.get_sample_value("weft_tool_calls_total", {"model_name": "m", "tool": tool, "outcome": outcome})
+        return counted.get_sample_value("weft_tool_calls_total", {"tool": tool, "outcome": outcome})
 
     assert (calls("given", "ok"), calls("slow", "timeout"), calls("broken", "error")) == (2, 1, 1)
     assert calls("none", "error") is None, "a name that the model made up is no label"
