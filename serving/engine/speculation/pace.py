@@ -28,6 +28,7 @@ class Pace:
     def __init__(self, buckets: tuple[int, ...]) -> None:
         self._buckets = buckets
         self._measured: dict[Kind, deque[float]] = {}
+        self._median: dict[Kind, float] = {}  # of those that are believed: asked for more often than measured
         self._measured_at: dict[Kind, int] = {}
         self._plans = 0
         self._last: _Last | None = None
@@ -46,8 +47,7 @@ class Pace:
             plain_run = 1 if last is None or waited else last.plain_run + 1
         # Plans without guesses overlap from the second one on, and until one with guesses waits for the last of them.
         if last is not None and (last.kind[1] != _PLAIN or plain_run > 2):
-            self._measured.setdefault(last.kind, deque(maxlen=_KEPT)).append((now - last.at) / last.rounds)
-            self._measured_at[last.kind] = self._plans
+            self._measure(last.kind, (now - last.at) / last.rounds)
         self._last = _Last((self._bucket(num_tokens), _PLAIN if made is None else made), rounds, now, plain_run)
 
     def interrupt(self) -> None:
@@ -65,14 +65,19 @@ class Pace:
         exact = self._seconds((largest, made))
         if exact is not None:
             return exact
-        smaller = (self._seconds(kind) for kind in self._measured if kind[0] <= largest and 0 <= kind[1] <= made)
+        smaller = (self._seconds(kind) for kind in self._median if kind[0] <= largest and 0 <= kind[1] <= made)
         return max((seconds for seconds in smaller if seconds is not None), default=None)
 
     def _bucket(self, num_tokens: int) -> int:
         return next(bucket for bucket in self._buckets if bucket >= num_tokens)
 
+    def _measure(self, kind: Kind, seconds: float) -> None:
+        measured = self._measured.setdefault(kind, deque(maxlen=_KEPT))
+        measured.append(seconds)
+        self._measured_at[kind] = self._plans
+        if len(measured) >= _ENOUGH:
+            self._median[kind] = median(measured)
+
     def _seconds(self, kind: Kind) -> float | None:
-        measured = self._measured.get(kind)
-        if measured is None or len(measured) < _ENOUGH or self._plans - self._measured_at[kind] > STALE_AFTER:
-            return None
-        return median(measured)
+        seconds = self._median.get(kind)
+        return None if seconds is None or self._plans - self._measured_at[kind] > STALE_AFTER else seconds

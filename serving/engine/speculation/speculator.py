@@ -24,6 +24,7 @@ from serving.engine.step_cost import StepCost
 from serving.settings.speculation import SpeculationConfig, SpeculationKind
 
 NOT_MADE = -1  # stands for a guess that the device will make
+REST = 3  # plans after one in which no guesses paid: what speaks against them changes slowly, and asking takes its time
 
 
 class Speculator:
@@ -53,16 +54,21 @@ class Speculator:
         self._ahead = int(head)  # a head's entry at a position is made from the token after it
         self._pace = Pace(buckets)
         self._account = Account(self._pace.plain_seconds)
+        self._resting = 0  # plans more in which nothing is asked
         self._put_off = False  # the plan in flight was waited for, in the hope of guesses
         self.cost: StepCost | None = None  # of the model's own steps: a draft model reads no slower
 
     def would_guess(self, running: Several[Sequence]) -> bool:
         """Whether the plan after what is in flight should have guesses, as far as is known without the tokens that are
         still on the device."""
+        if self._resting:
+            self._resting -= 1
+            return False
         if any(sequence.remaining > 1 for sequence in running):
             return False
         found = [self._find(sequence) for sequence in running]
         self._put_off = any(self._depths(running, found, self._most_tokens))
+        self._resting = REST if self._adapts and any(found) and not self._put_off else 0
         return self._put_off
 
     @property
