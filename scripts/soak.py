@@ -8,8 +8,8 @@ bytes of SQLite, but for the ledger, which is a record. The first half of the ro
 and stores fill to their bounds. Growth is counted from there. Deleted responses and ended batches are retained for a
 quarter of an hour, and forgotten within ten minutes more.
 
-Two hours of a server that is asked twice a second are 14,400 visits, of the thirteen kinds in turn; as many before them:
-`--rounds 16 --visits 1800`.
+Two hours of a server that is asked twice a second are 14,400 visits, of the thirteen kinds in turn; with as many before
+them: `--rounds 16 --visits 1800`.
 """
 
 import argparse
