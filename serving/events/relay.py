@@ -11,15 +11,13 @@ import logging
 import sqlite3
 from collections.abc import Sequence
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from serving.events.event_metrics import EventMetrics
 from serving.events.outbox import Entry, Outbox
 from serving.folder_worker import FolderWorker
 from serving.observability.logs import log_event
+from serving.redis_client import redis_client
 
 ANSWER_SECONDS = 5.0  # to connect, and for an answer
 MOST_AT_ONCE, MOST_BYTES_AT_ONCE = 500, 4 << 20  # the latter but for one that is larger by itself
@@ -54,13 +52,7 @@ class Relay:
         self._keys = (stream, f"{{{stream}}}:positions")  # of one slot, where Redis is a cluster
         self._length = length
         self._metrics = metrics
-        self._redis = Redis.from_url(
-            url,
-            password=password,
-            socket_timeout=ANSWER_SECONDS,
-            socket_connect_timeout=ANSWER_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis = redis_client(url, password, answer_seconds=ANSWER_SECONDS)
         self._failing = False
 
     async def run(self) -> None:

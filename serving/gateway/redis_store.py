@@ -16,13 +16,11 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from serving.gateway.limit_store import Demand, LimitName, StoreFailedError, Verdict
 from serving.gateway.window import WINDOW_SECONDS, WindowState
+from serving.redis_client import redis_client
 
 ANSWER_SECONDS = 0.5  # to connect, and for an answer
 LEASE_SECONDS = 60  # that a running request counts without being renewed
@@ -143,14 +141,7 @@ class RedisStore:
     def __init__(self, url: str, *, password: str | None = None, clock: Callable[[], float] | None = None) -> None:
         """`clock` (seconds) in place of Redis's own, for several stores that must agree on an invented time."""
         self._clock = clock
-        self._redis = Redis.from_url(
-            url,
-            password=password,
-            socket_timeout=ANSWER_SECONDS,
-            socket_connect_timeout=ANSWER_SECONDS,
-            # A connection that was closed while idle is opened again, once; an answer that is late is not waited for.
-            retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
-        )
+        self._redis = redis_client(url, password, answer_seconds=ANSWER_SECONDS, reopens=True)
 
     async def reserve(self, demand: Demand) -> Verdict:
         limits = demand.limits

@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError
 
 from serving.errors import StreamLogError
 from serving.observability.logs import log_failure
+from serving.redis_client import redis_client
 from serving.sessions.generation_log import LOG_FULL, LOG_UNAVAILABLE, LogLimits, NotHeldError, Page, Signals
 
 logger = logging.getLogger(__name__)
@@ -129,13 +127,7 @@ class RedisGenerationLog:
     def __init__(self, url: str, limits: LogLimits | None = None, *, password: str | None = None) -> None:
         self._limits = limits or LogLimits()
         self._holder = secrets.token_hex(8)
-        self._redis = Redis.from_url(
-            url,
-            password=password,
-            socket_timeout=ANSWER_SECONDS,
-            socket_connect_timeout=ANSWER_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis = redis_client(url, password, answer_seconds=ANSWER_SECONDS)
         self._waiting: list[_Job] = []
         self._sender: asyncio.Task[None] | None = None
         self._size = 0

@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import msgspec
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from serving.errors import ConversationStoreError
+from serving.redis_client import redis_client
 from serving.sessions.conversations.quota import LIMITS, UNBOUNDED, Quota, Size, exceeded
 from serving.sessions.conversations.records import Owner
 from serving.sessions.conversations.store import KINDS, Edit, Key, NoTreeError, Rows
@@ -123,13 +121,7 @@ class RedisConversationStore:
     def __init__(self, url: str, retain_seconds: float | None = None, password: str | None = None) -> None:
         """`retain_seconds` None: for ever."""
         self._retain = retain_seconds
-        self._redis = Redis.from_url(
-            url,
-            password=password,
-            socket_timeout=ANSWER_SECONDS,
-            socket_connect_timeout=ANSWER_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis = redis_client(url, password, answer_seconds=ANSWER_SECONDS)
 
     async def create(self, tree: str, owner: Owner, rows: Rows, quota: Quota = UNBOUNDED) -> None:
         with _reached():
