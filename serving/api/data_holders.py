@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from serving.api.batches.batch_store import BatchStore
+from serving.api.containers.container_purge import ContainerPurge
 from serving.api.files.file_store import FileStore
 from serving.api.responses.live import LiveResponses
 from serving.events.event_log import EventLog
@@ -35,6 +36,7 @@ class KeptData:
     memories: Memories | MemoryStore | None = None
     batches: BatchStore | None = None
     files: FileStore | None = None
+    containers: ContainerPurge | None = None
     stores: tuple[Catalog, Index] | None = None
     streams: GenerationLog | None = None
     review: ReviewQueue | None = None
@@ -50,6 +52,7 @@ class KeptData:
             self.memories and Holder("memory", self.memories.erase),
             self.batches and Holder("batches", partial(_of_tenant, self.batches.erase), by_user=False),
             self.stores and Holder("vector stores", partial(_of_tenant, partial(erase_stores, *self.stores)), False),
+            self.containers and Holder("containers", self.containers.erase),
             self.files and Holder("files", partial(_of_tenant, self.files.erase), by_user=False),
             self.streams and Holder("streams", partial(_of_tenant, partial(erase_streams, self.streams)), False),
             self.review and Holder("moderation review", self.review.erase),

@@ -147,7 +147,13 @@ def build_app(
     if stores is not None:
         service.toolbox.registry.add(stores.tool, seconds=60)
     kept = conversations or Conversations(SqliteConversationStore(None))
-    responses = Responses(service, kept, max_body_bytes, None if batches is None else batches.files)
+    responses = Responses(
+        service,
+        kept,
+        max_body_bytes,
+        files=None if batches is None else batches.files,
+        containers=None if batches is None else batches.containers.store,
+    )
     app = Starlette(
         routes=_routes(service, server, board, batches, stores, responses, prefix_cache or PrefixCacheConfig()),
         middleware=[
@@ -217,6 +223,7 @@ def _kept_data(
         memories=service.memories,
         batches=None if batches is None else batches.store,
         files=None if batches is None else batches.files,
+        containers=None if batches is None else batches.containers.purge,
         stores=None if stores is None else (stores.catalog, stores.index),
         streams=service.durable.log,
         review=None if service.moderation is None else service.moderation.review,

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.api.batches.batch_store import BatchStore
+from serving.api.containers.container_purge import ContainerPurge
+from serving.api.containers.container_store import ContainerStore
 from serving.api.data_holders import KeptData
 from serving.api.files.file_store import FileStore
 from serving.api.vector_stores.vector_stores import open_catalog, open_index
@@ -16,6 +18,7 @@ from serving.observability.metrics import Metrics
 from serving.orchestrator.memory.store import MemoryStore
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
 from serving.orchestrator.moderation.review import ReviewQueue
+from serving.settings.containers import ContainersConfig
 
 T = TypeVar("T")
 
@@ -40,6 +43,9 @@ def open_kept_data(deployment: Deployment, opened: AsyncExitStack) -> KeptData:
     if folder is not None and folder.is_dir():
         files = FileStore(deployment.files, folder)
         kept["files"] = closed(files, files.facts.close)
+        code = deployment.tools.code_interpreter
+        limits = ContainersConfig() if code is None else code.containers
+        kept["containers"] = ContainerPurge(ContainerStore(files, folder, limits, time.time))
         kept["batches"] = BatchStore(files.facts, deployment.files.max_tenant_batches)
     if deployment.retrieval is not None and deployment.retrieval.folder.is_dir():
         catalog = open_catalog(deployment.retrieval, time.time)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from serving.errors import ConfigError
+from serving.settings.containers import ContainersConfig, container_faults
 
 _LABEL = re.compile(r"[a-zA-Z0-9-]{1,32}")
 
@@ -25,6 +26,8 @@ class CodeInterpreterConfig:
     output_bytes: int = 64 << 10
     given_files: int = 16  # that a request may name (container.file_ids)
     given_bytes: int = 32 << 20  # of them together; they lie in memory while a program runs
+    written_bytes: int = 8 << 20  # of the files that it leaves
+    containers: ContainersConfig = field(default_factory=ContainersConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,7 @@ def _faults(config: ToolsConfig) -> Iterator[tuple[str, str]]:
     code, web = config.code_interpreter, config.web
     if code is not None:
         least = {"concurrent": 1, "memory_bytes": 1 << 24, "processes": 2, "folder_bytes": 1 << 12, "output_bytes": 64}
-        least |= {"given_files": 1, "given_bytes": 1}
+        least |= {"given_files": 1, "given_bytes": 1, "written_bytes": 1}
         for name, bound in least.items():
             if getattr(code, name) < bound:
                 yield f"code_interpreter.{name}", f"must be at least {bound}, not {getattr(code, name)}"
@@ -81,6 +84,8 @@ def _faults(config: ToolsConfig) -> Iterator[tuple[str, str]]:
                 f"must be in 1 .. concurrent ({code.concurrent}), not {code.tenant_concurrent}",
             )
         yield from _seconds("code_interpreter.seconds", code.seconds)
+        for name, message in container_faults(code.containers, code.folder_bytes):
+            yield f"code_interpreter.{name}", message
     if web is not None:
         if web.search_url is None and not web.fetch:
             yield "web", "must have a search_url, or fetch = true"

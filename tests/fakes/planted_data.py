@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from serving.api.batches.batch import Batch
 from serving.api.batches.batch_store import BatchStore
+from serving.api.containers.container_store import ContainerOwner, ContainerStore
 from serving.api.files.file_store import FileStore
 from serving.config import FilesConfig
 from serving.events.outbox import Entry, Outbox
@@ -34,6 +35,7 @@ from serving.sessions.conversations.records import Owner
 from serving.sessions.conversations.sqlite_store import SqliteConversationStore
 from serving.sessions.generation_log_sqlite import SqliteGenerationLog
 from serving.sessions.logged_generation import Admitted, encode_admitted
+from serving.settings.containers import ContainersConfig
 
 DEPLOYMENT = """
 name = "m"
@@ -73,6 +75,7 @@ class Planted:
         opened.callback(self.memory.close)
         self.files = FileStore(FilesConfig(), folder / "files")
         self.batches = BatchStore(self.files.facts, 16)
+        self.containers = ContainerStore(self.files, folder / "files", ContainersConfig(), time.time)
         opened.callback(self.files.facts.close)
         limits = CatalogLimits(tenant_stores=9, store_files=9, tenant_bytes=1 << 30)
         self.catalog = Catalog(folder / "stores", limits, time.time)
@@ -94,6 +97,9 @@ class Planted:
         for number in range(20):
             await self.memory.add(Person(tenant, user), Exchange(f"{word} {number}", f"what of {word}"), 100)
         file = await self.files.add(tenant, f"{word}.txt", "batch", [f"{word} in a file".encode()])
+        by = ContainerOwner(tenant=tenant, user=user)
+        container = await self.containers.create(by, f"{word} programs")
+        await self.containers.keep(by, container.id, {f"{word}.csv": f"{word} written".encode()})
         principal = msgspec.msgpack.encode(Principal(key_id="k", tenant=tenant, tier="default"))
         await self._plant_batch(tenant, word, file.id, principal)
         await self._plant_store(tenant, word, file.id, principal)

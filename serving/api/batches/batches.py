@@ -1,4 +1,4 @@
-"""Files and batches of one deployment, put together."""
+"""Files, containers and batches of one deployment, put together."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,7 @@ from starlette.routing import Route
 from serving.api.batches.batch_store import BatchStore, reads
 from serving.api.batches.routes import batch_routes
 from serving.api.batches.runner import BatchRunner
+from serving.api.containers.containers import Containers, open_containers
 from serving.api.files.file_store import FileStore
 from serving.api.files.routes import file_routes
 from serving.api.service import Service
@@ -21,6 +22,7 @@ class Batches:
     runner: BatchRunner
     files: FileStore
     store: BatchStore
+    containers: Containers
 
     def close(self) -> None:
         self.files.facts.close()
@@ -32,5 +34,7 @@ def open_batches(service: Service, config: FilesConfig | None, max_body_bytes: i
         return None
     files = FileStore(config, config.folder, service.now)
     store = BatchStore(files.facts, config.max_tenant_batches)
-    runner = BatchRunner(service, store, files, config, max_body_bytes + LINE_ENVELOPE_BYTES)
-    return Batches([*file_routes(files, reads), *batch_routes(service, store, files, runner)], runner, files, store)
+    containers = open_containers(files, config.folder, service.toolbox, service.now)
+    runner = BatchRunner(service, store, files, config, max_body_bytes + LINE_ENVELOPE_BYTES, containers.purge)
+    routes = [*file_routes(files, reads), *containers.routes, *batch_routes(service, store, files, runner)]
+    return Batches(routes, runner, files, store, containers)

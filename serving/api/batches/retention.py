@@ -1,10 +1,11 @@
-"""Forgets batches that ended long ago, and deletes files that have expired."""
+"""Forgets batches that ended long ago, and deletes files and containers that have expired."""
 
 import logging
 import time
 from collections.abc import Callable
 
 from serving.api.batches.batch_store import BatchStore, reads
+from serving.api.containers.container_purge import ContainerPurge
 from serving.api.files.file_store import FileStore
 from serving.observability.logs import log_failure
 
@@ -22,12 +23,14 @@ class Retention:
         batch_seconds: float | None,
         now: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
+        containers: ContainerPurge | None = None,
     ) -> None:
         self._store = store
         self._files = files
         self._batch_seconds = batch_seconds
         self._now = now
         self._clock = clock
+        self._containers = containers
         self._due = clock()
 
     async def look(self) -> None:
@@ -45,3 +48,5 @@ class Retention:
         if self._batch_seconds is not None:
             await self._store.forget_ended(self._now() - self._batch_seconds)
         await self._files.delete_expired(reads)
+        if self._containers is not None:
+            await self._containers.apply()

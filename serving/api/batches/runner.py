@@ -6,6 +6,7 @@ import logging
 from serving.api.batches.batch_store import BatchStore
 from serving.api.batches.batch_work import BatchWork
 from serving.api.batches.retention import Retention
+from serving.api.containers.container_purge import ContainerPurge
 from serving.api.files.file_store import FileStore
 from serving.api.service import Service
 from serving.config import FilesConfig
@@ -17,7 +18,13 @@ MOST_AT_ONCE = 16  # batches
 
 class BatchRunner:
     def __init__(
-        self, service: Service, store: BatchStore, files: FileStore, config: FilesConfig, max_line_bytes: int
+        self,
+        service: Service,
+        store: BatchStore,
+        files: FileStore,
+        config: FilesConfig,
+        max_line_bytes: int,
+        containers: ContainerPurge,
     ) -> None:
         assert config.folder is not None
         self._service = service
@@ -26,7 +33,7 @@ class BatchRunner:
         self._config = config
         self._max_line_bytes = max_line_bytes
         self._slots = asyncio.Semaphore(config.concurrent_requests)
-        self._retention = Retention(store, files, config.retain_batch_seconds, service.now)
+        self._retention = Retention(store, files, config.retain_batch_seconds, service.now, containers=containers)
         self._running: dict[str, tuple[BatchWork, asyncio.Task[None]]] = {}
         self._worker = FolderWorker(
             config.folder / "runner.lock", self._look, lambda: (task for _, task in self._running.values())

@@ -64,6 +64,7 @@ class FileStore:
         self._contents.mkdir(mode=0o700, exist_ok=True)
         self._now = now
         self._before_delete: list[Callable[[str, str], Awaitable[None]]] = []
+        self._counted_also: list[Callable[[sqlite3.Connection, str], int]] = []
         for part in self._contents.glob("*.part"):
             if part.stat().st_mtime < time.time() - FORGOTTEN_SECONDS:
                 part.unlink(missing_ok=True)
@@ -79,6 +80,17 @@ class FileStore:
     def before_delete(self, forget: Callable[[str, str], Awaitable[None]]) -> None:
         """`forget` is told a tenant and a file's id, before that file goes."""
         self._before_delete.append(forget)
+
+    def count_also(self, bytes_of: Callable[[sqlite3.Connection, str], int]) -> None:
+        """`bytes_of` tells what a tenant has beside its files in the same room."""
+        self._counted_also.append(bytes_of)
+
+    def bytes_taken(
+        self, connection: sqlite3.Connection, tenant: str, own: StorageConfig = _NOTHING_SAID
+    ) -> tuple[int, int]:
+        """Of the tenant's room, and that room."""
+        _, taken = self._taken(connection, tenant)
+        return taken, self._most_bytes(own)
 
     async def check_room(self, tenant: str, own: StorageConfig = _NOTHING_SAID) -> None:
         """Raises QuotaError where this tenant can keep no other file; `own` is what its tier says."""
@@ -98,7 +110,7 @@ class FileStore:
         file_id = new_file_id()
         part = self._contents / f"{file_id}.part"
         try:
-            size = await on_disk(lambda: _write(part, chunks))
+            size = await on_disk(lambda: write_durably(part, chunks))
             now = int(self._now())
             made = StoredFile(
                 id=file_id,
@@ -123,7 +135,7 @@ class FileStore:
         """A file of the server's own making, within the caller's transaction: done a second time it changes nothing.
         The tenant's room does not bound it, but counts it."""
         part = self._contents / f"{made.id}.part"
-        size = _write(part, chunks)
+        size = write_durably(part, chunks)
         os.replace(part, self.path(made.id))
         connection.execute("DELETE FROM files WHERE id = ?", (made.id,))
         _insert(connection, tenant, msgspec.structs.replace(made, bytes=size))
@@ -203,10 +215,9 @@ class FileStore:
         return found
 
     def _check_room(self, connection: sqlite3.Connection, tenant: str, own: StorageConfig, size: int) -> None:
-        query = f"SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE tenant = :tenant AND NOT {_HAS_EXPIRED}"
-        count, taken = connection.execute(query, {"tenant": tenant, "now": self._now()}).fetchone()
+        count, taken = self._taken(connection, tenant)
         most = self._config.max_tenant_files if own.files is None else own.files
-        most_bytes = self._config.max_tenant_bytes if own.file_bytes is None else own.file_bytes
+        most_bytes = self._most_bytes(own)
         told = (
             f"this tenant may keep {most} files of {most_bytes} bytes together, and has {count} of {taken}: delete some"
         )
@@ -215,12 +226,22 @@ class FileStore:
         if taken + size > most_bytes:
             raise QuotaError(told, param="file", code="file_bytes", limit=most_bytes, used=taken)
 
+    def _most_bytes(self, own: StorageConfig) -> int:
+        return self._config.max_tenant_bytes if own.file_bytes is None else own.file_bytes
+
+    def _taken(self, connection: sqlite3.Connection, tenant: str) -> tuple[int, int]:
+        """Files, and bytes of them and of what is counted also."""
+        query = f"SELECT COUNT(*), COALESCE(SUM(bytes), 0) FROM files WHERE tenant = :tenant AND NOT {_HAS_EXPIRED}"
+        count, taken = connection.execute(query, {"tenant": tenant, "now": self._now()}).fetchone()
+        return count, taken + sum(bytes_of(connection, tenant) for bytes_of in self._counted_also)
+
 
 def new_file_id() -> str:
     return f"file-{secrets.token_hex(16)}"
 
 
-def _write(path: Path, chunks: Iterable[bytes]) -> int:
+def write_durably(path: Path, chunks: Iterable[bytes]) -> int:
+    """The bytes that are on the disk then."""
     with path.open("wb") as file:
         for chunk in chunks:
             file.write(chunk)

@@ -12,7 +12,7 @@ from serving.api.files.upload import read_upload
 from serving.errors import RequestError
 
 MOST_LISTED = 10_000
-_DOWNLOAD = {
+DOWNLOAD = {
     "content-disposition": "attachment",  # never shown as a page of this server's
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
@@ -49,7 +49,7 @@ def file_routes(files: FileStore, in_use: Callable[[sqlite3.Connection, str], bo
 
     async def content(request: Request) -> Response:
         found = await files.find(tenant_of(request), request.path_params["file_id"])
-        return FileResponse(files.path(found.id), media_type="application/octet-stream", headers=_DOWNLOAD)
+        return FileResponse(files.path(found.id), media_type="application/octet-stream", headers=DOWNLOAD)
 
     async def delete(request: Request) -> Response:
         file_id = request.path_params["file_id"]

@@ -1,7 +1,7 @@
 """A multipart body with one file, within bounds: bytes, fields, seconds."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -17,20 +17,21 @@ UPLOAD_SECONDS = 600.0
 ENVELOPE_BYTES = 16 << 10  # the fields and boundaries around a file
 MAX_NAME_CHARS = 255
 PURPOSES = ("batch", "user_data", "assistants")
-FIELDS = {"file", "purpose"}
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
     file: UploadFile
     name: str  # as it is told again
-    purpose: str
+    purpose: str  # empty where a form has none
     expires_after: ExpiresAfter | None
 
 
 @asynccontextmanager
-async def read_upload(request: Request, max_file_bytes: int) -> AsyncIterator[Upload]:
-    """What was sent, while the block lasts.
+async def read_upload(
+    request: Request, max_file_bytes: int, purposes: Sequence[str] = PURPOSES
+) -> AsyncIterator[Upload]:
+    """What was sent, while the block lasts. Without `purposes` the form is of a file alone.
 
     Raises HTTPException (408, 415), PayloadTooLargeError, RequestError, or ClientDisconnect.
     """
@@ -54,29 +55,30 @@ async def read_upload(request: Request, max_file_bytes: int) -> AsyncIterator[Up
             code="invalid_multipart",
         ) from None
     try:
-        yield _checked(form, max_file_bytes)
+        yield _checked(form, max_file_bytes, purposes)
     finally:
         await form.close()
 
 
-def _checked(form: FormData, max_file_bytes: int) -> Upload:
+def _checked(form: FormData, max_file_bytes: int, purposes: Sequence[str]) -> Upload:
+    fields = ("file", "purpose") if purposes else ("file",)
     for name, _ in form.multi_items():
-        if name not in FIELDS and not is_expiry(name):
+        if name not in fields and not (purposes and is_expiry(name)):
             raise RequestError(f"{name[:64]!r} is not a field of this form", param=name[:64], code="unknown_parameter")
         if len(form.getlist(name)) > 1:
             raise RequestError(f"{name} is given more than once", param=name, code="invalid_value")
     file, purpose = form.get("file"), form.get("purpose")
-    for name, value in (("file", file), ("purpose", purpose)):
-        if value is None:
+    for name in fields:
+        if form.get(name) is None:
             raise RequestError(f"{name} is required", param=name, code="missing_required_parameter")
     if not isinstance(file, UploadFile):
         raise RequestError("file must be a file, with a filename", param="file", code="invalid_value")
-    if not isinstance(purpose, str) or purpose not in PURPOSES:
-        right = " or ".join(f'"{each}"' for each in PURPOSES)
+    if purposes and (not isinstance(purpose, str) or purpose not in purposes):
+        right = " or ".join(f'"{each}"' for each in purposes)
         raise RequestError(f"purpose must be {right}", param="purpose", code="invalid_value")
     if (file.size or 0) > max_file_bytes:
         raise _too_large(max_file_bytes)
-    return Upload(file, _shown_name(file.filename or ""), purpose, expiry_of(form.multi_items()))
+    return Upload(file, _shown_name(file.filename or ""), str(purpose or ""), expiry_of(form.multi_items()))
 
 
 def _shown_name(given: str) -> str:

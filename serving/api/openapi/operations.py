@@ -13,6 +13,7 @@ from serving.api.files.upload import PURPOSES
 from serving.api.memory_routes import MAX_USER_CHARS, MemoryBody
 from serving.api.messages.body import CountTokensBody, MessagesBody
 from serving.api.moderation_body import ModerationBody
+from serving.api.openapi.container_operations import CONTAINER_OPERATIONS
 from serving.api.openapi.operation import EVENTS, Operation, Query
 from serving.api.openapi.vector_store_operations import VECTOR_STORE_OPERATIONS
 from serving.api.prefixes.body import PrefixBody
@@ -216,6 +217,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/v1/batches/{batch_id}"): Operation(says="How far a batch is.", reply="Batch"),
     ("POST", "/v1/batches/{batch_id}/cancel"): Operation(says="Ends a batch early.", reply="Batch"),
+    **CONTAINER_OPERATIONS,
     **VECTOR_STORE_OPERATIONS,
     ("GET", "/v1/socket"): Operation(says="A WebSocket for several requests at a time: docs/api.md.", status=101),
     ("GET", "/openapi.json"): Operation(says="This document.", reply="Document"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.generation.answers.parts import ToolCall
+from serving.orchestrator.tools.code_interpreter import KEPT
 from serving.orchestrator.tools.registry import ToolResult
 from serving.sessions.conversations.records import Item
 
@@ -34,8 +35,17 @@ class CallItem:
     position: int  # in the output
 
     @classmethod
-    def begun(cls, label: str, call_id: str, name: str, position: int, new_id: Callable[[str], str]) -> "CallItem":
-        """`label`: FUNCTION, the kind, or the server that has the tool."""
+    def begun(
+        cls,
+        label: str,
+        call_id: str,
+        name: str,
+        position: int,
+        new_id: Callable[[str], str],
+        container_id: str | None = None,
+    ) -> "CallItem":
+        """`label`: FUNCTION, the kind, or the server that has the tool. `container_id`: that of programs; None: their
+        files stay in the turn."""
         if label == FUNCTION:
             made: Item = {"id": new_id("fc"), "type": "function_call", "call_id": call_id, "name": name}
             return cls({**made, "arguments": "", "status": "in_progress"}, position)
@@ -45,7 +55,8 @@ class CallItem:
             case "file_search_call":
                 made |= {"id": new_id("fs"), "queries": [], "results": None}
             case "code_interpreter_call":
-                made |= {"id": new_id("ci"), "code": None, "container_id": f"cntr_{call_id}", "outputs": None}
+                made |= {"id": new_id("ci"), "code": None, "outputs": None}
+                made["container_id"] = container_id or f"cntr_{call_id}"
             case "web_search_call":
                 made |= {"id": new_id("ws"), "action": {"type": "search", "query": ""}}
             case _:
@@ -109,7 +120,9 @@ class CallItem:
             case "file_search_call":
                 self.item["results"] = result.facts.get("results", [])
             case "code_interpreter_call":
-                self.item["outputs"] = [{"type": "logs", "logs": result.text}]
+                kept = result.facts.get(KEPT)
+                files = [{"type": "files", "files": kept}] if kept else []
+                self.item["outputs"] = [{"type": "logs", "logs": result.text}, *files]
         failed = result.is_error and self._kind == "mcp_call"  # the others have no such event
         yield self._event(f"response.{self._kind}.{'failed' if failed else 'completed'}")
 

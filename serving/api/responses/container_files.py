@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.api.files.file_store import FileStore
-from serving.api.responses.tools import AnyTool, CodeInterpreterTool, TurnTools
+from serving.api.responses.tools import AnyTool, AutoContainer, CodeInterpreterTool, TurnTools
 from serving.errors import NotFoundError, RequestError, UnsupportedError
 from serving.orchestrator.tools.code_interpreter import FILES, CodeInterpreter
 from serving.orchestrator.tools.file_names import plain_names
@@ -21,7 +21,9 @@ class ContainerFiles:
         """`tools` with the files beside its programs, and the model told of them. Raises NotFoundError for a file that
         this tenant does not have, RequestError where they are too many or too large, UnsupportedError."""
         for number, tool in enumerate(asked):
-            if isinstance(tool, CodeInterpreterTool) and tool.container.file_ids:
+            if isinstance(tool, CodeInterpreterTool) and isinstance(tool.container, AutoContainer):
+                if not tool.container.file_ids:
+                    continue
                 ids = list(dict.fromkeys(tool.container.file_ids))
                 paths = await self._paths(tenant, ids, f"tools[{number}].container.file_ids")
                 tools = tools.with_setting(CodeInterpreter.name, FILES, paths, note=_note(paths))

@@ -6,7 +6,7 @@ until then is kept.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 
 from serving.api.answered import Answer
 from serving.api.caller import Caller
+from serving.api.containers.container_store import ContainerOwner, ContainerStore
 from serving.api.files.file_store import FileStore
 from serving.api.model_choice import chosen_model
 from serving.api.responses.asked import their_param, turn_request
@@ -24,7 +25,8 @@ from serving.api.responses.outline import outline_of, review_notice, whole
 from serving.api.responses.output import Output, Told, Write, sources_of
 from serving.api.responses.owner import owner_for
 from serving.api.responses.record import Record, StoredRecord, Unrecorded
-from serving.api.responses.tools import turn_tools
+from serving.api.responses.tools import AnyTool, turn_tools
+from serving.api.responses.turn_container import container_of, in_container
 from serving.api.service import Service
 from serving.api.turns import ModelCalls, turn_runner
 from serving.errors import ConversationStoreError, EngineError, QuotaError, RequestError, WeftError
@@ -35,6 +37,7 @@ from serving.orchestrator.turn_events import ContextFitted, Notice, TurnEnded, T
 from serving.orchestrator.turn_request import TurnRequest
 from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.ids import RESPONSE, new_id, new_tree, tree_of
+from serving.sessions.conversations.records import Item
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ class TurnService:
     service: Service
     conversations: Conversations
     files: FileStore | None = None  # that programs may read
+    containers: ContainerStore | None = None  # that they leave theirs in
 
 
 class MadeResponse:
@@ -100,11 +104,12 @@ class MadeResponse:
         """Writes down that it has begun. Raises what Conversations.begin raises, and RequestError."""
         if queued:
             self._outline.status = "queued"
-        given = ContainerFiles(self._turns.files, self._service.toolbox)
-        self._tools = await given.given(self.owner.tenant, self._body.tools or (), self._tools)
+        asked, given = self._body.tools or (), ContainerFiles(self._turns.files, self._service.toolbox)
+        self._tools = await given.given(self.owner.tenant, asked, self._tools)
         history = await self._record.begin(self._outline.facts, self._inputs)
         try:
             self._output.sources += sources_of([*history, *self._inputs])
+            await self._find_container(asked, [*history, *self._inputs])
             self._request = turn_request(
                 self._body, self._caller, [*history, *self._inputs], self._tools, self._turns.service.toolbox.registry
             )
@@ -112,6 +117,14 @@ class MadeResponse:
         except Exception:
             await self._record.forget()
             raise
+
+    async def _find_container(self, asked: Sequence[AnyTool], items: Sequence[Item]) -> None:
+        principal = self._caller.principal
+        owner = ContainerOwner(tenant=principal.tenant, user=self.owner.user, own=principal.limits.storage)
+        workspace = await container_of(self._turns.containers, owner, asked, items)
+        if workspace is not None:
+            self._tools = in_container(self._tools, workspace)
+            self._output.use_container(workspace.id, [file.written for file in workspace.found])
 
     async def _choose(self, turn: TurnRequest) -> None:
         """The model of the whole turn. What may be left out of the prompt need not fit."""

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.api.responses.call_items import FUNCTION, CallItem, interrupted
+from serving.api.responses.file_mentions import FileMentions
 from serving.api.responses.items import output_text, reasoning_text, shown
 from serving.api.responses.outline import visible
 from serving.orchestrator.retrieval.citations import CitedText, Source
+from serving.orchestrator.tools.code_interpreter import KEPT
+from serving.orchestrator.tools.workspace import WorkspaceFile
 from serving.orchestrator.turn_events import (
     CallArguments,
     CallBegun,
@@ -52,10 +55,17 @@ class Output:
         self._clients = clients
         self._new_id = new_id
         self._include = include
+        self._container_id: str | None = None
+        self._files: dict[str, WorkspaceFile] = {}  # of the container, by name
         self._answers = 0
         self._text: _Text | None = None  # of the message that is open, the last item
         self._thoughts: list[str] = []  # of the reasoning that is open, the last item
         self._calls: dict[str, CallItem] = {}  # by call id
+
+    def use_container(self, container_id: str, files: Iterable[WorkspaceFile]) -> None:
+        """Of the programs that run from now on; answers may name its `files`."""
+        self._container_id = container_id
+        self._files |= {file.filename: file for file in files}
 
     def see(self, event: TurnEvent) -> Iterator[Write | Told]:
         match event:
@@ -84,6 +94,7 @@ class Output:
                 made = self._calls[call_id]
                 told = list(made.result(result))
                 self.sources += sources_of([made.item])
+                self._files |= {facts["filename"]: WorkspaceFile(**facts) for facts in result.facts.get(KEPT, ())}
                 yield self._write(made.position)
                 yield from told
                 if made.item["type"] != "function_call":
@@ -125,7 +136,7 @@ class Output:
 
     def _add_text(self, text: str) -> Iterator[Told]:
         if self._text is None:
-            self._text = _Text(self.sources)
+            self._text = _Text(self.sources, self._files.values())
             item = {"id": self._new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant"}
             position = self._add({**item, "content": []})
             yield self._item_event("added", position)
@@ -153,7 +164,7 @@ class Output:
 
     def _begin_call(self, call_id: str, name: str) -> Iterator[Told]:
         label = FUNCTION if name in self._clients else self._labels.get(name, "weft")
-        made = CallItem.begun(label, call_id, name, len(self.items), self._new_id)
+        made = CallItem.begun(label, call_id, name, len(self.items), self._new_id, self._container_id)
         self._calls[call_id] = made
         self._add(made.item)
         yield self._item_event("added", made.position)
@@ -187,18 +198,20 @@ class Output:
 
 
 class _Text:
-    """A message as it is told: what the model cites stands beside it."""
+    """A message as it is told: what the model cites stands beside it, and the files that it names."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[Source], files: Iterable[WorkspaceFile]) -> None:
         self._cited = CitedText(sources) if sources else None
+        self._mentions = FileMentions(files)
+        self._annotations: list[dict[str, Any]] = []
         self._written: list[str] = []
         self._told: list[str] = []
+        self._passages = 0  # among the annotations
         self._announced = 0  # annotations
 
     @property
     def part(self) -> dict[str, Any]:
-        annotations = [] if self._cited is None else self._cited.annotations
-        return {**output_text("".join(self._told)), "annotations": annotations}
+        return {**output_text("".join(self._told)), "annotations": self._annotations}
 
     @property
     def hidden(self) -> dict[str, str]:
@@ -211,16 +224,19 @@ class _Text:
         return self._add(text if self._cited is None else self._cited.feed(text))
 
     def finish(self) -> str:
-        return "" if self._cited is None else self._add(self._cited.finish())
+        return self._add("" if self._cited is None else self._cited.finish(), last=True)
 
     def new_annotations(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        found = [] if self._cited is None else self._cited.annotations
-        while self._announced < len(found):
-            yield self._announced, found[self._announced]
+        while self._announced < len(self._annotations):
+            yield self._announced, self._annotations[self._announced]
             self._announced += 1
 
-    def _add(self, told: str) -> str:
+    def _add(self, told: str, *, last: bool = False) -> str:
         self._told.append(told)
+        if self._cited is not None:
+            self._annotations += self._cited.annotations[self._passages :]
+            self._passages = len(self._cited.annotations)
+        self._annotations += self._mentions.feed(told, last=last)
         return told
 
 

@@ -4,6 +4,7 @@ from functools import partial
 
 from starlette.routing import Route
 
+from serving.api.containers.container_store import ContainerStore
 from serving.api.conversations.routes import conversation_routes
 from serving.api.files.file_store import FileStore
 from serving.api.responses.live import LiveResponses
@@ -17,13 +18,19 @@ from serving.sessions.conversations.keeper import Keeper
 
 class Responses:
     def __init__(
-        self, service: Service, conversations: Conversations, max_body_bytes: int, files: FileStore | None = None
+        self,
+        service: Service,
+        conversations: Conversations,
+        max_body_bytes: int,
+        *,
+        files: FileStore | None = None,
+        containers: ContainerStore | None = None,
     ) -> None:
-        """`files` are those that programs of a turn may read."""
+        """`files` are those that programs of a turn may read, `containers` where they leave theirs."""
         self.conversations = conversations
         self.live = LiveResponses(one_tenant=service.gateway.is_open)
         self.keeper = Keeper(conversations, partial(close_lost, conversations), self.live.cancel)
-        turns = TurnService(service=service, conversations=conversations, files=files)
+        turns = TurnService(service=service, conversations=conversations, files=files, containers=containers)
         self.routes: list[Route] = [
             *response_routes(turns, self.live, max_body_bytes),
             *conversation_routes(service, conversations, max_body_bytes),

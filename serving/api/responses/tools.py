@@ -39,7 +39,7 @@ class AutoContainer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, om
 
 
 class CodeInterpreterTool(OfferedTool, kw_only=True, tag="code_interpreter"):
-    container: AutoContainer
+    container: AutoContainer | Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
 class WebSearchTool(OfferedTool, kw_only=True, tag="web_search"):
@@ -108,9 +108,10 @@ class TurnTools:
     notes: Mapping[str, str] = field(default_factory=dict)  # by name of a tool here: more of its description
 
     def with_setting(self, name: str, key: str, value: object, *, note: str) -> "TurnTools":
-        """Of a tool that runs here."""
+        """Of a tool that runs here; `note` goes behind those that there are."""
         here = {**self.here, name: {**self.here[name], key: value}}
-        return replace(self, here=here, notes={**self.notes, name: note})
+        notes = " ".join(filter(None, (self.notes.get(name), note)))
+        return replace(self, here=here, notes={**self.notes, name: notes} if notes else self.notes)
 
 
 def with_builtins(value: Any) -> Any:

@@ -1,12 +1,17 @@
 """Python that the model writes, run in the sandbox, with the turn's files beside it."""
 
 import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from serving.orchestrator.tools.fair_places import FairPlaces
 from serving.orchestrator.tools.registry import ToolResult, ToolScope
 from serving.orchestrator.tools.sandbox import Sandbox, SandboxLimits, SandboxResult
+from serving.orchestrator.tools.workspace import Workspace
 
+WORKSPACE = "workspace"  # of a request's settings: where programs leave their files; without one, in the turn
+KEPT = "kept"  # of a result's facts: the files in the workspace that the program wrote
 FILES = "files"  # of a request's settings: paths by plain names, for programs to read
 _ENDINGS = {"time_limit": "it was stopped: it ran too long", "memory_limit": "it was stopped: it used too much memory"}
 
@@ -42,20 +47,36 @@ class CodeInterpreter:
         # What is left of the call's time when it gets its place is enough for a program.
         patience = scope.deadline - time.monotonic() - self._sandbox.limits.seconds
         async with self._places.place(scope.tenant, patience):
-            result = await self._sandbox.run(arguments["code"], scope.files, scope.settings.get(FILES))
-        facts = {
-            "outcome": result.outcome,
-            "exit_code": result.exit_code,
-            "stdout": result.stdout,
-            "stderr": result.stderr,
-            "cut": result.cut,
-            "files": {name: len(data) for name, data in result.files.items()},
-        }
-        failed = result.outcome != "ended" or result.exit_code != 0
-        return ToolResult(text=_told(result), facts=facts, is_error=failed, files=result.files)
+            return await self._ran(arguments["code"], scope, scope.settings.get(WORKSPACE))
+
+    async def _ran(self, code: str, scope: ToolScope, workspace: Workspace | None) -> ToolResult:
+        given = scope.settings.get(FILES)
+        if workspace is None:
+            result = await self._sandbox.run(code, scope.files, given)
+            return _result(result, {name: len(data) for name, data in result.files.items()}, result.left_out)
+        result = await self._sandbox.run(code, None, given, await workspace.open())
+        kept = await workspace.keep(result.files, result.removed)
+        names = {file.filename: file.bytes for file in kept.files}
+        made = _result(replace(result, files={}), names, {**result.left_out, **kept.left_out})
+        return replace(made, facts={**made.facts, KEPT: [asdict(file) for file in kept.files]})
 
 
-def _told(result: SandboxResult) -> str:
+def _result(result: SandboxResult, names: Mapping[str, int], left_out: Mapping[str, str]) -> ToolResult:
+    """`names` with sizes in bytes."""
+    facts = {
+        "outcome": result.outcome,
+        "exit_code": result.exit_code,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "cut": result.cut,
+        "files": dict(names),
+        "left_out": dict(left_out),
+    }
+    failed = result.outcome != "ended" or result.exit_code != 0
+    return ToolResult(text=_told(result, names, left_out), facts=facts, is_error=failed, files=result.files)
+
+
+def _told(result: SandboxResult, names: Mapping[str, int], left_out: Mapping[str, str]) -> str:
     parts = [result.stdout.rstrip("\n")]
     if result.stderr.strip():
         parts.append(f"stderr:\n{result.stderr.rstrip()}")
@@ -65,6 +86,9 @@ def _told(result: SandboxResult) -> str:
         parts.append(f"exit code {result.exit_code}")
     if result.cut:
         parts.append("there was more output than is kept")
-    if result.files:
-        parts.append(f"files: {', '.join(result.files)}")
+    if names:
+        parts.append(f"files: {', '.join(names)}")
+    if left_out:
+        more = f"; and {result.more_left_out} more" if result.more_left_out else ""
+        parts.append(f"not kept: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}{more}")
     return "\n".join(part for part in parts if part) or "the program printed nothing"

@@ -23,12 +23,15 @@ import msgspec
 
 from serving.errors import ConfigError, RequestError
 from serving.orchestrator.tools import sandbox_runner
+from serving.orchestrator.tools.file_names import plain_names
 
 Outcome = Literal["ended", "time_limit", "memory_limit"]
 
 _NOBODY = 65534
 _WATCH_SECONDS = 0.05  # how often the memory of all processes together is looked at
 _LONGEST_NAME = 128
+_LONGEST_REASON = 200
+_NAMES_BYTES = 1 << 20  # around the files that come back: their names, and those of files that do not
 _KILLED = 137  # what a shell reports of a process that SIGKILL ended
 
 
@@ -39,7 +42,8 @@ class SandboxLimits:
     processes: int = 16
     folder_bytes: int = 64 << 20  # of the working folder, and again of /tmp and of /dev/shm; all are in memory
     output_bytes: int = 64 << 10  # kept of stdout, and of stderr
-    result_bytes: int = 8 << 20  # of the files that come back, together
+    result_files: int = 100  # that come back
+    result_bytes: int = 8 << 20  # of them together
     given_files: int = 16  # that are given to read
     given_bytes: int = 32 << 20  # of them together; they are in memory, beside the working folder's
 
@@ -52,10 +56,16 @@ class SandboxResult:
     stderr: str
     cut: bool  # there was more output than is kept
     files: Mapping[str, bytes] = field(default_factory=dict)  # new or changed, from the working folder itself
+    removed: Sequence[str] = ()  # of the files that it might change
+    left_out: Mapping[str, str] = field(default_factory=dict)  # files that do not come back, by name, and why
+    more_left_out: int = 0  # beside those that are named
 
 
 class _Results(msgspec.Struct):
-    files: dict[str, str]
+    files: list[tuple[str, str]]
+    left_out: list[tuple[str, str]] = []
+    more_left_out: int = 0
+    removed: list[str] = []
 
 
 class Sandbox:
@@ -74,23 +84,29 @@ class Sandbox:
             raise ConfigError(f"the code interpreter needs a Python under /usr, and there is none at {interpreter}")
 
     async def run(
-        self, code: str, files: Mapping[str, bytes] | None = None, given: Mapping[str, Path] | None = None
+        self,
+        code: str,
+        files: Mapping[str, bytes] | None = None,
+        given: Mapping[str, Path] | None = None,
+        earlier: Mapping[str, Path] | None = None,
     ) -> SandboxResult:
-        """Runs `code` as a Python program beside `files`, which it may change, and copies of those `given`, which it
-        may not. Raises RequestError for a name that is not a plain one, and for a given file that is gone."""
+        """Runs `code` as a Python program beside `files` and copies of `earlier` ones, which it may change, and copies
+        of those `given`, which it may not; of two with one name the given one is there. Raises RequestError for a name
+        that is not a plain one, and for a file that is gone."""
         given = given or {}
         files = {name: data for name, data in (files or {}).items() if name not in given}
-        for name in (*files, *given):
+        earlier = {name: path for name, path in (earlier or {}).items() if name not in given and name not in files}
+        for name in (*files, *earlier, *given):
             check_name(name)
         results, theirs = os.pipe()
         try:
-            with _opened(given) as readable:
+            with _opened(given) as readable, _opened(earlier) as copied:
                 process = await asyncio.create_subprocess_exec(
-                    *self._command(theirs, readable),
+                    *self._command(theirs, readable, copied),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
-                    pass_fds=(theirs, *readable.values()),
+                    pass_fds=(theirs, *readable.values(), *copied.values()),
                     start_new_session=True,
                     env={},
                 )
@@ -100,9 +116,10 @@ class Sandbox:
         finally:
             os.close(theirs)
         async with _killed_at_the_end(process):
-            return await self._watched(process, self._task(code, files, list(given)), results)
+            task = self._task(code, files, list(given), list(earlier))
+            return await self._watched(process, task, results, list(given))
 
-    def _command(self, results: int, given: Mapping[str, int]) -> list[str]:
+    def _command(self, results: int, given: Mapping[str, int], earlier: Mapping[str, int]) -> list[str]:
         size = str(self.limits.folder_bytes)
         assert self._bwrap is not None
         return [
@@ -115,12 +132,14 @@ class Sandbox:
             *("--symlink", "usr/bin", "/bin", "--proc", "/proc", "--dev", "/dev"),
             *("--size", size, "--tmpfs", "/tmp", "--size", size, "--tmpfs", "/files", "--chdir", "/files"),
             *("--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
-            *(word for name, file in given.items() for word in _copied(file, f"/files/{name}")),
+            *("--symlink", "/files", "/mnt/data"),  # where models learnt that their files are
+            *(word for name, file in earlier.items() for word in ("--perms", "0644", "--file", str(file), _at(name))),
+            *(word for name, file in given.items() for word in _copied(file, _at(name))),
             *("--remount-ro", "/"),
             *("--", str(self._interpreter), "-I", "-c", self._runner, str(results)),
         ]
 
-    def _task(self, code: str, files: Mapping[str, bytes], given: Sequence[str]) -> bytes:
+    def _task(self, code: str, files: Mapping[str, bytes], given: Sequence[str], earlier: Sequence[str]) -> bytes:
         limits = {
             "RLIMIT_AS": self.limits.memory_bytes,
             "RLIMIT_NPROC": self.limits.processes,
@@ -130,10 +149,13 @@ class Sandbox:
             "RLIMIT_CORE": 0,
         }
         encoded = {name: base64.b64encode(data).decode() for name, data in files.items()}
-        task = {"code": code, "files": encoded, "given": given, "limits": limits}
-        return json.dumps({**task, "result_bytes": self.limits.result_bytes}).encode()
+        task = {"code": code, "files": encoded, "given": given, "earlier": earlier, "limits": limits}
+        bounds = {"result_files": self.limits.result_files, "result_bytes": self.limits.result_bytes}
+        return json.dumps({**task, **bounds}).encode()
 
-    async def _watched(self, process: asyncio.subprocess.Process, task: bytes, results: int) -> SandboxResult:
+    async def _watched(
+        self, process: asyncio.subprocess.Process, task: bytes, results: int, given: Sequence[str]
+    ) -> SandboxResult:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -141,7 +163,7 @@ class Sandbox:
         reading = [
             asyncio.create_task(_read(process.stdout, limits.output_bytes)),
             asyncio.create_task(_read(process.stderr, limits.output_bytes)),
-            asyncio.create_task(_read_pipe(results, 2 * limits.result_bytes)),
+            asyncio.create_task(_read_pipe(results, 2 * limits.result_bytes + _NAMES_BYTES)),
         ]
         watching = asyncio.create_task(_until_too_much(process.pid, limits.memory_bytes))
         writing = asyncio.create_task(_write(process.stdin, task))
@@ -156,14 +178,22 @@ class Sandbox:
         finally:
             for pending in (*reading, watching, writing, ending):
                 pending.cancel()
+        found = _Results([]) if too_long else _results(kept, limits)
         return SandboxResult(
             outcome=outcome,
             exit_code=code if outcome == "ended" and code >= 0 else _KILLED,
             stdout=stdout.decode("utf-8", "replace"),
             stderr=stderr.decode("utf-8", "replace"),
             cut=cut or cut_too,
-            files={} if too_long else _files(kept, limits.result_bytes),
+            files=_named(found.files, given),
+            removed=found.removed,
+            left_out={_shown(name): _shown(why) for name, why in found.left_out},
+            more_left_out=found.more_left_out,
         )
+
+
+def _at(name: str) -> str:
+    return f"/files/{name}"
 
 
 def _copied(file: int, to: str) -> tuple[str, ...]:
@@ -200,16 +230,33 @@ def check_name(name: str) -> None:
         raise RequestError(f"a file's name must be printable, without folders, not {name[:100]!r}", param="files")
 
 
-def _files(encoded: bytes, most: int) -> dict[str, bytes]:
+def _results(encoded: bytes, limits: SandboxLimits) -> _Results:
     """What the runner sent, if it did: its descriptor was the program's to spoil."""
     try:
-        named = msgspec.json.decode(encoded, type=_Results).files
-        files = {name: base64.b64decode(text, validate=True) for name, text in named.items()}
-        for name in files:
-            check_name(name)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RequestError):
-        return {}
-    return files if sum(map(len, files.values())) <= most else {}
+        found = msgspec.json.decode(encoded, type=_Results)
+        size = sum(len(base64.b64decode(text, validate=True)) for _, text in found.files)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        return _Results([])
+    return found if size <= limits.result_bytes and len(found.files) <= limits.result_files else _Results([])
+
+
+def _named(files: Sequence[tuple[str, str]], given: Sequence[str]) -> dict[str, bytes]:
+    """By plain names, of which none is a given file's; those that were plain keep theirs."""
+    contents = {f"file-{number}": text for number, (_, text) in enumerate(files)}
+    named = [(file_id, name) for file_id, (name, _) in zip(contents, files, strict=True)]
+    plain = [pair for pair in named if _is_plain(pair[1])]
+    odd = [pair for pair in named if not _is_plain(pair[1])]
+    names = plain_names([*((name, name) for name in given), *plain, *odd])
+    return {name: base64.b64decode(contents[file_id]) for name, file_id in names.items() if file_id in contents}
+
+
+def _is_plain(name: str) -> bool:
+    return plain_names([("", name)]) == {name: ""}
+
+
+def _shown(text: str) -> str:
+    """As the model and a client may read what a program could have written."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text[:_LONGEST_REASON])
 
 
 async def _read(stream: asyncio.StreamReader, most: int) -> tuple[bytes, bool]:

@@ -13,6 +13,7 @@ from serving.orchestrator.tools.registry import ToolRegistry
 from serving.orchestrator.tools.sandbox import Sandbox, SandboxLimits
 from serving.orchestrator.tools.web_fetch import WebFetch
 from serving.orchestrator.tools.web_search import WebSearch
+from serving.settings.containers import ContainersConfig
 from serving.settings.tools import CodeInterpreterConfig, ToolsConfig, WebConfig
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Toolbox:
     def __init__(self, config: ToolsConfig | None = None) -> None:
         config = config or ToolsConfig()
         self.registry = ToolRegistry()
+        self.containers = ContainersConfig() if config.code_interpreter is None else config.code_interpreter.containers
         if config.calculator:
             self.registry.add(Calculator())
         if config.dates:
@@ -50,6 +52,8 @@ class Toolbox:
             output_bytes=config.output_bytes,
             given_files=config.given_files,
             given_bytes=config.given_bytes,
+            result_files=config.containers.files,
+            result_bytes=config.written_bytes,
         )
         tool = CodeInterpreter(
             Sandbox(limits, config.interpreter),

@@ -57,6 +57,7 @@ async def test_of_a_tenant_no_byte_is_left_on_disk_while_a_server_has_the_files_
         "memory",
         "batches",
         "vector stores",
+        "containers",
         "files",
         "streams",
         "moderation review",
@@ -89,6 +90,7 @@ async def test_of_a_user_goes_what_is_known_to_be_hers_and_the_report_says_what_
     assert "conversations: 1 conversations; erased" in told
     assert "memory: 20 entries, 0 switches; erased" in told
     assert "events: 9 events; erased" in told
+    assert "containers: 1 containers, 1 files, " in told
     assert "moderation review: 1 records; erased" in told
     for holder in ("batches", "vector stores", "files", "streams"):
         (line,) = (line for line in told.splitlines() if line.startswith(f"{holder}:"))

@@ -21,6 +21,8 @@ from serving.api.openapi.operations import OPERATIONS
 from serving.api.openapi.schemas import body_schemas
 from serving.config import FilesConfig
 from serving.orchestrator.memory.memories import Memories
+from serving.orchestrator.tools.code_interpreter import CodeInterpreter
+from serving.orchestrator.tools.sandbox import Sandbox
 from serving.settings.memory import MemoryConfig
 from serving.settings.moderation import JudgeConfig, ModerationConfig
 from serving.settings.retrieval import RetrievalConfig
@@ -41,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def api(make_api: ApiMaker, folder: Path) -> Iterator[Api]:
     memories = Memories(MemoryConfig(path=folder / "memory.sqlite"))
-    yield make_api(
+    made = make_api(
         make_api.says("fine"),
         files=FilesConfig(folder=folder),
         moderation=RULES,
@@ -49,6 +51,8 @@ def api(make_api: ApiMaker, folder: Path) -> Iterator[Api]:
         retrieval=RetrievalConfig(folder=folder / "index"),
         memories=memories,
     )
+    made.service.toolbox.registry.add(CodeInterpreter(Sandbox()))
+    yield made
     memories.close()
 
 

@@ -224,7 +224,80 @@ open("e", "w").write("plain")
     assert (await ran(code)).files == {"e": b"plain"}
 
 
-async def test_forged_results_are_read_as_nothing() -> None:
+async def test_files_that_do_not_come_back_are_named_with_the_reason() -> None:
+    code = """
+import os
+open("kept", "w").write("x")
+open("first", "w").write("y")
+os.link("first", "second")
+os.symlink("kept", "link")
+os.mkdir("folder")
+open("large", "w").write("x" * 2000)
+"""
+    result = await ran(code, limits=SandboxLimits(seconds=60.0, result_bytes=1000))
+    assert result.files == {"kept": b"x"}
+    assert result.left_out == {
+        "first": "it is a link, or no regular file",
+        "folder": "it is a folder, and files come back from the working folder itself",
+        "large": "it has 2000 bytes, and there is room for 999 more",
+        "link": "it is a link, or cannot be read",
+        "second": "it is a link, or no regular file",
+    }
+
+
+async def test_many_files_are_bounded_and_counted() -> None:
+    code = "for number in range(25): open(f'{number:02}', 'w').write('x')"
+    result = await ran(code, limits=SandboxLimits(seconds=60.0, result_files=3))
+    assert list(result.files) == ["00", "01", "02"]
+    assert result.left_out["03"] == "3 files come back, and no more"
+    assert (len(result.left_out), result.more_left_out) == (16, 6)
+
+
+async def test_names_of_files_that_come_back_are_plain_ones(tmp_path: Path) -> None:
+    (tmp_path / "given").write_bytes(b"given")
+    code = "for name in ('a;b', 'a\\nb', b'a\\xff', 'a_b', 'given '): open(name, 'w').write('x')"
+    result = await Sandbox(LIMITS).run(code, None, {"given": tmp_path / "given"})
+    assert sorted(result.files) == ["a_", "a_b", "a_b-2", "a_b-3", "given-2"]
+
+
+async def test_an_earlier_file_is_changed_and_removed_in_a_copy_and_comes_back_only_where_it_changed(
+    tmp_path: Path,
+) -> None:
+    for name in ("same", "changed", "removed", "given"):
+        (tmp_path / name).write_text(name)
+    code = """
+import os
+open("/mnt/data/changed", "a").write("!")
+os.remove("removed")
+try:
+    os.link("given", "copy")
+except OSError as error:
+    print(error.errno)
+"""
+    earlier = {name: tmp_path / name for name in ("same", "changed", "removed")}
+    result = await Sandbox(LIMITS).run(code, None, {"given": tmp_path / "given"}, earlier)
+    assert (result.files, result.removed) == ({"changed": b"changed!"}, ["removed"])
+    assert result.stdout == "18\n"  # a given file gets no second name
+    assert (tmp_path / "changed").read_text() == "changed"
+
+
+async def test_forged_results_are_no_more_than_files() -> None:
+    code = """
+import glob, os
+for path in glob.glob(f"/proc/{os.getppid()}/fd/*"):
+    try:
+        with open(path, "w") as file:
+            file.write('{"files": [["../../escaped", "eA=="]], "left_out": [["a\\\\nb", "c"]]}')
+    except OSError:
+        pass
+os.kill(os.getppid(), 9)
+"""
+    result = await ran(code)
+    assert set(result.files) <= {"escaped"}
+    assert set(result.left_out) <= {"a\ufffdb"}
+
+
+async def test_forged_results_of_another_form_are_read_as_nothing() -> None:
     code = """
 import glob, os
 for path in glob.glob(f"/proc/{os.getppid()}/fd/*"):

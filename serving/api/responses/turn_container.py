@@ -1,0 +1,56 @@
+"""The container that a turn's programs leave their files in.
+
+The one that a request names; or ("auto") the one that the conversation's programs used last, while it is there; or a
+new one, which the turn's first program makes.
+"""
+
+from collections.abc import Sequence
+
+from serving.api.containers.container import USER, new_container_id
+from serving.api.containers.container_store import ContainerOwner, ContainerStore
+from serving.api.containers.turn_workspace import TurnWorkspace
+from serving.api.responses.tools import AnyTool, CodeInterpreterTool, TurnTools
+from serving.errors import NotFoundError, UnsupportedError
+from serving.orchestrator.tools.code_interpreter import WORKSPACE, CodeInterpreter
+from serving.sessions.conversations.records import Item
+
+
+async def container_of(
+    containers: ContainerStore | None, owner: ContainerOwner, asked: Sequence[AnyTool], items: Sequence[Item]
+) -> TurnWorkspace | None:
+    """`items` are the conversation's, the input last. None where no program can run, or this server keeps no files.
+    Raises NotFoundError for a container that this tenant does not have, UnsupportedError."""
+    for number, tool in reversed(list(enumerate(asked))):
+        if not isinstance(tool, CodeInterpreterTool):
+            continue
+        if not isinstance(tool.container, str):
+            return None if containers is None else await _auto(containers, owner, items)
+        param = f"tools[{number}].container"
+        if containers is None:
+            raise UnsupportedError(
+                f'{param}: this server keeps no files, and so no containers; send {{"type": "auto"}}', param=param
+            )
+        try:
+            found = await containers.files(owner.tenant, tool.container)
+        except NotFoundError as error:
+            raise NotFoundError(f"{param}: {error.message}", param=param, code=error.code) from None
+        return TurnWorkspace(containers, owner, tool.container, found)
+    return None
+
+
+def in_container(tools: TurnTools, workspace: TurnWorkspace) -> TurnTools:
+    """The model is told of files that clients have put there; of its programs' own it has read."""
+    theirs = [file.name for file in workspace.found if file.source == USER]
+    note = f"Files that are there: {'; '.join(theirs)}." if theirs else ""
+    return tools.with_setting(CodeInterpreter.name, WORKSPACE, workspace, note=note)
+
+
+async def _auto(containers: ContainerStore, owner: ContainerOwner, items: Sequence[Item]) -> TurnWorkspace:
+    calls = (item for item in reversed(items) if item["type"] == "code_interpreter_call")
+    used = next((str(item["container_id"]) for item in calls), None)
+    if used is not None:
+        try:
+            return TurnWorkspace(containers, owner, used, await containers.files(owner.tenant, used))
+        except NotFoundError:  # it has expired
+            return TurnWorkspace(containers, owner, new_container_id(), None)
+    return TurnWorkspace(containers, owner, new_container_id(), None)
