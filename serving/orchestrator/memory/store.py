@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from serving.errors import ConfigError, ConversationStoreError
-from serving.facts_file import purge, without_cursor
+from serving.facts_file import prepare, purge, without_cursor
 from serving.orchestrator.memory.entries import Entry, Exchange, Person
 
 _BUSY_SECONDS = 5.0
@@ -48,9 +48,7 @@ class MemoryStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA secure_delete = ON")  # what was forgotten does not stay in free pages
-            self._db.executescript(_SCHEMA)
+            prepare(self._db, _SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"the memory at {path} cannot be kept: {error}", param="memory.path") from error
 
@@ -107,7 +105,7 @@ class MemoryStore:
         return await self._do(work)
 
     async def forget(self, person: Person, entry_id: int | None = None) -> int:
-        """How many entries are gone: the one, or all of them."""
+        """How many entries are gone, from the disk too: the one, or all of them."""
 
         def work(db: sqlite3.Connection) -> int:
             one = "" if entry_id is None else " AND id = ?"
@@ -117,7 +115,10 @@ class MemoryStore:
             _merge_words(db)
             return len(ids)
 
-        return await self._do(work)
+        gone = await self._do(work)
+        if gone:
+            await self._on_thread(lambda: purge(self._db))
+        return gone
 
     async def erase(self, tenant: str, user: str | None, dry_run: bool) -> Mapping[str, int]:
         """What there is of a user, or of the whole tenant; unless it is only looked at, it is gone. Raises
