@@ -1,10 +1,14 @@
-// Saving JSON as a file.
+// Saving as a file.
 
 import { element } from "./element.js";
 
 export function downloadJson(name, value) {
-  const url = URL.createObjectURL(new Blob([JSON.stringify(value, null, 2)], { type: "application/json" }));
-  element("a", { href: url, download: `${fileName(name)}.json` }).click();
+  downloadBlob(`${fileName(name)}.json`, new Blob([JSON.stringify(value, null, 2)], { type: "application/json" }));
+}
+
+export function downloadBlob(name, blob) {
+  const url = URL.createObjectURL(blob);
+  element("a", { href: url, download: name }).click();
   // The download has its own hold on the data once the click is handled.
   setTimeout(() => URL.revokeObjectURL(url), 0);
 }

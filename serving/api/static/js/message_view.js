@@ -1,6 +1,7 @@
 // One message on screen. Buttons carry `data-action`; the transcript acts on them.
 
 import { element, icon, iconButton } from "./element.js";
+import { FileLinks } from "./file_links.js";
 import { NoticeList } from "./notice_list.js";
 import { wordsOfQueue } from "./notices.js";
 import { Prose } from "./prose.js";
@@ -25,8 +26,9 @@ const STATES = { completed: "", failed: "failed", incomplete: "broken off" }; //
 
 const SHORT_RESULT = 300; // characters that are shown without being asked for
 
-export function viewOf(message) {
-  return message.role === "user" ? new UserView(message) : new AnswerView(message);
+/** `files` saves and shows what programs wrote. */
+export function viewOf(message, files) {
+  return message.role === "user" ? new UserView(message) : new AnswerView(message, files);
 }
 
 class UserView {
@@ -48,10 +50,13 @@ class UserView {
 
 class AnswerView {
   #message;
+  #files;
   #shown = null;
+  #links = []; // of the calls
 
-  constructor(message) {
+  constructor(message, files) {
     this.#message = message;
+    this.#files = files;
     this.thoughts = element("pre", { tabindex: "0" });
     this.reasoning = element("details.reasoning", { hidden: true }, element("summary", {}, "Reasoning"), this.thoughts);
     this.calls = element("div.tool-calls");
@@ -120,6 +125,7 @@ class AnswerView {
       node.querySelector(".tool-name").textContent = call.name;
       node.querySelector("code").textContent = readableArguments(call.arguments);
       this.#updateResult(node, call);
+      this.#updateFiles(node, index, call.files ?? []);
     });
     while (this.calls.children.length > calls.length) this.calls.lastElementChild.remove();
   }
@@ -132,6 +138,13 @@ class AnswerView {
     if (!result) return;
     const shown = node.querySelector(".tool-result") ?? node.appendChild(resultNode(result.length <= SHORT_RESULT));
     shown.querySelector("code").textContent = result;
+  }
+
+  #updateFiles(node, index, files) {
+    if (files.length === 0 && !this.#links[index]) return;
+    this.#links[index] ??= new FileLinks(this.#files);
+    this.#links[index].update(files);
+    if (!node.contains(this.#links[index].node)) node.append(this.#links[index].node);
   }
 
   #updateCitations(citations) {

@@ -7,6 +7,7 @@ import { ChatApi } from "./chat_api.js";
 import { copyText } from "./clipboard.js";
 import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
+import { ContainerFiles } from "./container_files.js";
 import { hiddenMatch, newConversation } from "./conversation.js";
 import { ConversationList } from "./conversation_list.js";
 import { ConversationStore } from "./conversation_store.js";
@@ -61,6 +62,7 @@ class Page {
   });
   transcript = new Transcript({
     scroller: byId("scroller"), list: byId("transcript"), jump: byId("jump"), announcer: this.announcer,
+    files: new ContainerFiles(this.client, (text) => this.toast.show(text)),
     onaction: (name, message, button) => this.actOn(name, message, button),
   });
   chat = new Chat({

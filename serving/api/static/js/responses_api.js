@@ -124,7 +124,7 @@ class TurnEvents {
         if (CALLS.includes(event.item.type)) yield { call: this.#call(event) };
         break;
       case "response.output_text.annotation.added":
-        yield { citation: event.annotation };
+        if (isPassage(event.annotation)) yield { citation: event.annotation };
         break;
       case "response.completed":
       case "response.incomplete":
@@ -151,11 +151,11 @@ function thought(text) {
   return { choices: [{ delta: { reasoning_content: text } }] };
 }
 
-/** What a call's item says, as an answer keeps it: { name, arguments, state, result }. */
+/** What a call's item says, as an answer keeps it: { name, arguments, state, result, files }. */
 function described(item) {
   const result = {
     mcp_call: () => item.output ?? item.error?.content?.[0]?.text ?? null,
-    code_interpreter_call: () => item.outputs?.map(({ logs }) => logs ?? "").join("\n") ?? null,
+    code_interpreter_call: () => item.outputs?.filter(({ type }) => type === "logs").map(({ logs }) => logs).join("\n") ?? null,
     file_search_call: () => item.results?.map(({ filename, text }) => `${filename}: ${text}`).join("\n\n") ?? null,
     web_search_call: () => null,
   }[item.type]();
@@ -165,7 +165,20 @@ function described(item) {
     file_search_call: () => item.queries.join("\n"),
     web_search_call: () => item.action.url ?? item.action.query ?? "",
   }[item.type]();
-  return { name: NAMES[item.type] ?? item.name, arguments: asked, state: item.status, result };
+  return { name: NAMES[item.type] ?? item.name, arguments: asked, state: item.status, result, files: filesOf(item) };
+}
+
+/** What a program wrote: { container, id, name, bytes, type } each. */
+function filesOf({ outputs }) {
+  const files = (outputs ?? []).flatMap((output) => (output.type === "files" ? output.files : []));
+  return files.map(({ container_id, file_id, filename, bytes, mime_type }) => (
+    { container: container_id, id: file_id, name: filename, bytes, type: mime_type }
+  ));
+}
+
+/** Of files that searches found; those that programs wrote stand below their calls. */
+function isPassage({ type }) {
+  return type !== "container_file_citation";
 }
 
 function* endOf(response) {
@@ -175,7 +188,7 @@ function* endOf(response) {
     whole: {
       content: messages.map(({ content }) => content.map(({ text }) => text).join("")).join(BETWEEN_TEXTS),
       toolCalls: response.output.filter(({ type }) => CALLS.includes(type)).map(described),
-      citations: parts.flatMap(({ annotations }) => annotations ?? []),
+      citations: parts.flatMap(({ annotations }) => annotations ?? []).filter(isPassage),
       response: response.id,
     },
     usage: response.usage && { completion_tokens: response.usage.output_tokens },

@@ -12,6 +12,7 @@ export class Transcript {
   #list;
   #jump;
   #announcer;
+  #files;
   #views = new WeakMap();
   #conversation = null;
   #path = []; // of its messages, those that are shown
@@ -22,12 +23,13 @@ export class Transcript {
   #frame = null;
   #pinned = true;
 
-  /** `onaction(name, message, button)` is called for the buttons of a message. */
-  constructor({ scroller, list, jump, announcer, onaction }) {
+  /** `onaction(name, message, button)` is called for the buttons of a message; `files` has what programs wrote. */
+  constructor({ scroller, list, jump, announcer, files, onaction }) {
     this.#scroller = scroller;
     this.#list = list;
     this.#jump = jump;
     this.#announcer = announcer;
+    this.#files = files;
     scroller.addEventListener("scroll", () => this.#noticeScroll(), { passive: true });
     // Growth of the text, late layout of off-screen messages, the phone's keyboard: all end up here.
     const observer = new ResizeObserver(() => (this.#pinned ? this.#toBottom() : this.#noticeScroll()));
@@ -112,7 +114,7 @@ export class Transcript {
   }
 
   #viewFor(message) {
-    if (!this.#views.has(message)) this.#views.set(message, viewOf(message));
+    if (!this.#views.has(message)) this.#views.set(message, viewOf(message, this.#files));
     return this.#views.get(message);
   }
 

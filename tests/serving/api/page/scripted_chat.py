@@ -98,6 +98,7 @@ class ScriptedChat:
         self.cancelled: queue.Queue[str] = queue.Queue()
         self.tools: list[dict[str, Any]] = []
         self.files: dict[str, bytes] = {}  # that were uploaded, by name
+        self.written: dict[str, bytes] = {}  # files of the container c1, by id
         self.unreadable: set[str] = set()  # names of files that the server cannot read
         self.memory: list[dict[str, Any]] | None = None  # its entries; None: the server has none
         self.ratings: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -120,6 +121,7 @@ class ScriptedChat:
                 Route("/v1/responses/{id}/cancel", self._cancel, methods=["POST"]),
                 Route("/v1/files", self._upload, methods=["POST"]),
                 Route("/v1/files/{id}", self._removed, methods=["DELETE"]),
+                Route("/v1/containers/c1/files/{id}/content", self._content),
                 Route("/v1/vector_stores", self._store, methods=["POST"]),
                 Route("/v1/vector_stores/{store}/files", self._attach, methods=["POST"]),
                 Route("/v1/vector_stores/{store}/files/{id}", self._attached, methods=["GET"]),
@@ -180,6 +182,12 @@ class ScriptedChat:
             name = file.filename or ""
             self.files[name] = await file.read()
         return JSONResponse({"id": f"file-{name}"})
+
+    async def _content(self, request: Request) -> Response:
+        content = self.written.get(request.path_params["id"])
+        if request.headers.get("authorization") != "Bearer page-key" or content is None:
+            return JSONResponse({"error": {"message": "there is no container c1"}}, 404)
+        return Response(content, media_type="application/octet-stream", headers={"content-disposition": "attachment"})
 
     async def _store(self, _request: Request) -> Response:
         return JSONResponse({"id": "vs_1"})
