@@ -6,6 +6,7 @@ from typing import Any
 from scripts.clients.call import ASK, PARAMETERS, SUM, TIMEOUT_SECONDS, Call, Target, expect
 
 HI: Any = [{"role": "user", "content": ASK}]
+WRITTEN = "made.txt"
 TOOL: Any = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": PARAMETERS}}
 
 
@@ -119,6 +120,29 @@ def _background(target: Target) -> None:
     expect([event.sequence_number for event in rest] == list(range(1, len(rest) + 1)), "every event")
 
 
+def _container(target: Target) -> None:
+    client = _client(target)
+    made = client.containers.create(name="check")
+    given = client.containers.files.create(made.id, file=("numbers.csv", b"1,2"))
+    tool: Any = {"type": "code_interpreter", "container": made.id}
+    reply = client.responses.create(
+        model=target.model,
+        input=f"Write {WRITTEN} with Python.",
+        tools=[tool],
+        tool_choice={"type": "code_interpreter"},
+        max_output_tokens=300,
+    )
+    calls = [item for item in reply.output if item.type == "code_interpreter_call"]
+    expect(all(call.container_id == made.id for call in calls), "the program's container")
+    files = list(client.containers.files.list(made.id))
+    contents = {
+        file.path: client.containers.files.content.retrieve(file.id, container_id=made.id).read() for file in files
+    }
+    expect(contents[given.path] == b"1,2", "the file that was put there")
+    expect(all(len(contents[file.path]) == file.bytes for file in files), "what the program wrote")
+    client.containers.delete(made.id)
+
+
 CALLS = [
     Call("openai", name, run)
     for name, run in (
@@ -132,5 +156,6 @@ CALLS = [
         ("responses, whole, streamed and kept", _responses),
         ("conversations", _conversation),
         ("responses in the background", _background),
+        ("containers and their files", _container),
     )
 ]

@@ -1,6 +1,7 @@
 """A turn with the demo model, over the engine of a real `weft serve`."""
 
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -8,18 +9,22 @@ from typing import Any
 
 import pytest
 
+from serving.api.containers.container_store import ContainerOwner, ContainerStore
+from serving.api.containers.turn_workspace import TurnWorkspace
+from serving.api.files.file_store import FileStore
 from serving.app import build_generator
-from serving.config import load_deployment
+from serving.config import FilesConfig, load_deployment
 from serving.engine.remote import RemoteEngine
 from serving.generation.generator import Generator
 from serving.generation.request import GenerationOptions, TextDelta, TextRequest
 from serving.orchestrator.tools.calculator import Calculator
-from serving.orchestrator.tools.code_interpreter import CodeInterpreter
+from serving.orchestrator.tools.code_interpreter import WORKSPACE, CodeInterpreter
 from serving.orchestrator.tools.registry import ToolRegistry
 from serving.orchestrator.tools.sandbox import Sandbox, SandboxLimits
 from serving.orchestrator.turn import TurnRunner
 from serving.orchestrator.turn_events import CallReady, ResultReady, TextOut, TurnEnded, TurnEvent
 from serving.orchestrator.turn_request import TurnRequest
+from serving.settings.containers import ContainersConfig
 from tests.e2e.conftest import ROOT, ServedDemo
 
 
@@ -76,15 +81,22 @@ async def test_the_model_calculates_by_its_tool(generator: Generator) -> None:
     assert last.usage.cached_tokens > 0, "the second answer's prompt begins with the first's"
 
 
-async def test_code_that_the_model_is_made_to_write_runs_in_the_sandbox(generator: Generator) -> None:
+async def test_code_that_the_model_is_made_to_write_runs_in_the_sandbox_and_its_file_is_kept(
+    generator: Generator, tmp_path: Path
+) -> None:
+    files = FileStore(FilesConfig(), tmp_path)
+    containers = ContainerStore(files, tmp_path, ContainersConfig(), time.time)
+    workspace = TurnWorkspace(containers, ContainerOwner(tenant="t"), "cntr_1", None)
     events = await played(
         generator,
         "Run it.",
-        server_tools={"code_interpreter": {}},
+        server_tools={"code_interpreter": {WORKSPACE: workspace}},
         tool_choice="required",
         named_tool="code_interpreter",
     )
     result = next(event.result for event in events if isinstance(event, ResultReady))
     assert (result.facts["outcome"], result.facts["stdout"]) == ("ended", "42\n"), result
-    assert result.files == {"made.txt": b"by the model"}
+    (kept,) = await containers.files("t", "cntr_1")
+    assert (kept.name, containers.path(kept).read_bytes()) == ("made.txt", b"by the model")
+    files.facts.close()
     assert isinstance(events[-1], TurnEnded)

@@ -10,21 +10,30 @@ from scripts.clients import anthropic_calls, openai_calls
 from scripts.clients.call import Call, Target
 from serving.config import FilesConfig
 from serving.engine.request import GenerateRequest
+from serving.orchestrator.tools.code_interpreter import CodeInterpreter
+from serving.orchestrator.tools.sandbox import Sandbox, SandboxLimits
 from tests.fakes.engine import Script, ScriptedEngine
 from tests.serving.api.conftest import MODEL, WINDOW, ApiMaker, chat_format, make_api, tokenizer
 from tests.serving.api.listening import listening
 
 __all__ = ["chat_format", "make_api", "tokenizer"]  # fixtures
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+PROGRAM = (
+    """<tool_call>{"name": "code_interpreter", "arguments": {"code": "open('made.txt', 'w').write('x')"}}</tool_call>"""
+)
 
 
 @pytest.mark.parametrize("calls", [openai_calls.CALLS, anthropic_calls.CALLS], ids=["openai", "anthropic"])
 async def test_every_call_of_the_matrix_works(make_api: ApiMaker, tmp_path: Path, calls: list[Call]) -> None:
     def script(request: GenerateRequest) -> Script:
-        return make_api.says("Hello." if request.grammar is None else CALL)
+        if request.grammar is None:
+            return make_api.says("Hello.")
+        asked = make_api.tokenizer.decode(request.prompt_token_ids)
+        return make_api.says(PROGRAM if openai_calls.WRITTEN in asked else CALL)
 
     engine = ScriptedEngine(script_for=script, vocab_size=make_api.tokenizer.vocab_size, max_model_len=WINDOW)
     api = make_api(engine=engine, files=FilesConfig(folder=tmp_path / "kept"))
+    api.service.toolbox.registry.add(CodeInterpreter(Sandbox(SandboxLimits(seconds=60))), seconds=120)
     async with listening(api.app) as port:
         target = Target(f"http://127.0.0.1:{port}", "unused", MODEL)
         found = await asyncio.to_thread(lambda: list(outcomes(calls, target)))
