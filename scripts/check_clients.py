@@ -1,8 +1,9 @@
 """Which calls of which client libraries work unchanged:
 `python -m scripts.check_clients --url http://127.0.0.1:8000 --model NAME [--key KEY] [--node FOLDER]`.
 
-The server runs already, with a model whose chat template takes tools, and with a folder for files, and with the code interpreter. A library that is
-not installed is said to be; FOLDER is one whose node_modules has the libraries of Node. Ends with 1 where a call fails.
+The server runs already, with a model whose chat template takes tools, with a folder for files, and with the code
+interpreter. A library that is not installed is said to be; FOLDER is one whose node_modules has the libraries of Node.
+Ends with 1 where a call fails.
 """
 
 import argparse

@@ -18,9 +18,8 @@ from tests.serving.api.listening import listening
 
 __all__ = ["chat_format", "make_api", "tokenizer"]  # fixtures
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
-PROGRAM = (
-    """<tool_call>{"name": "code_interpreter", "arguments": {"code": "open('made.txt', 'w').write('x')"}}</tool_call>"""
-)
+CODE = "open('made.txt', 'w').write('x')"
+PROGRAM = f'<tool_call>{{"name": "code_interpreter", "arguments": {{"code": "{CODE}"}}}}</tool_call>'
 
 
 @pytest.mark.parametrize("calls", [openai_calls.CALLS, anthropic_calls.CALLS], ids=["openai", "anthropic"])
@@ -28,7 +27,7 @@ async def test_every_call_of_the_matrix_works(make_api: ApiMaker, tmp_path: Path
     def script(request: GenerateRequest) -> Script:
         if request.grammar is None:
             return make_api.says("Hello.")
-        asked = make_api.tokenizer.decode(request.prompt_token_ids)
+        asked = api.service.generator.detokenize(list(request.prompt_token_ids))
         return make_api.says(PROGRAM if openai_calls.WRITTEN in asked else CALL)
 
     engine = ScriptedEngine(script_for=script, vocab_size=make_api.tokenizer.vocab_size, max_model_len=WINDOW)

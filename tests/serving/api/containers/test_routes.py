@@ -49,7 +49,9 @@ async def test_a_container_of_a_clients_own_over_a_whole_turn(client: openai.Asy
     assert call.type == "code_interpreter_call"
     assert message.type == "message"
     assert call.container_id == made.id
-    (citation,) = message.content[0].annotations
+    (part,) = message.content
+    assert part.type == "output_text"
+    (citation,) = part.annotations
     assert citation.type == "container_file_citation"
     content = await client.containers.files.content.retrieve(citation.file_id, container_id=citation.container_id)
     assert content.read() == b"1,2,3"
