@@ -6,6 +6,7 @@ Counts what the API process does for the events alone of a request that is admit
 microseconds of CPU for each request: of the thread that serves it, and of the process, which has the writer's too.
 """
 
+import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -96,6 +97,7 @@ def log_for(outbox: Path, settings: dict[str, Any] | None) -> EventLog:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     kinds: dict[str, dict[str, Any] | None] = {
         "off": None,
         "not sampled": {"sample": 0.0},

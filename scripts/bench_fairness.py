@@ -5,6 +5,7 @@ The scheduler is the real one; the device is a clock. A step of b tokens, padded
 here depends on the machine that runs it.
 """
 
+import argparse
 import random
 from collections import defaultdict
 from collections.abc import Iterable
@@ -164,6 +165,7 @@ def classes() -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     two_tenants()
     classes()
 

@@ -5,6 +5,7 @@ this machine. Between two tokens of a stream lies a step, so what the streams se
 engine's too, counts this process's CPU seconds, all threads together: the machine may be busy with others.
 """
 
+import argparse
 import time
 from statistics import median
 
@@ -113,6 +114,7 @@ def report(title: str, run: Run, without: float | None) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     executor = make_executor()
     Run(executor, None)  # warm
     print(f"a prompt of {PROMPT} tokens amid {STREAMS} streams; gaps between tokens, CPU ms:")

@@ -6,6 +6,7 @@ Counts what the server does for its spans alone (the door's, eight stages, the e
 of CPU for each request. What the exporter's thread does then, for sampled ones, is in the last figure too.
 """
 
+import argparse
 import time
 from statistics import median
 
@@ -48,6 +49,7 @@ def microseconds(tracing: Tracing) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for name, tracing in (
         ("off", Tracing()),
         ("not sampled", OtelTracing(BatchSpanProcessor(_Nowhere()), 0.0)),
