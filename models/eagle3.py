@@ -108,7 +108,7 @@ def _watched(fields: Fields, target_layers: int) -> tuple[int, ...]:
 class Eagle3(nnx.Module):
     def __init__(self, config: Eagle3Config, init: WeightInit) -> None:
         s = config.sizes
-        self.fc = init.weight((config.states_width, s.d), (None, "model"), config.states_width)
+        self.fc = init.weight((config.states_width, s.d), ("states", "model"), config.states_width)
         self.embedding = Embedding(init, s.vocab_size, s.d)
         self.block = Eagle3Block(config, init)
         self.norm = RMSNorm(init, s.d, s.eps)
@@ -116,7 +116,7 @@ class Eagle3(nnx.Module):
         self.targets = init.zeros((config.draft_vocab,), (None,), jnp.int32)  # the model's number of each token
         self.rope = config.rope
 
-    def fused(self, states: Array) -> Array:  # [T, n * D of the model] -> [T, D]
+    def fused(self, states: Array) -> Array:  # [T, n * D of the model, and padding on a mesh] -> [T, D]
         return contract("ti,id->td", states, self.fc[...])
 
     def __call__(

@@ -28,6 +28,7 @@ RULES: dict[str, Rule] = {
     "mlp": Rule(MODEL_AXES, pads=True),  # F: a padded column meets a padded row of zeros
     "experts": Rule(EXPERT_AXES),  # E
     "expert_mlp": Rule(("tensor",), pads=True),  # F of one expert
+    "states": Rule(MODEL_AXES, pads=True),  # of watched layers, side by side: padding meets a row of zeros
     "layers": Rule(),  # L; a pipeline gives whole layers to its stages (see `models/stages.py`)
     "tokens": Rule(("data",)),  # T and S: each data shard has its own
     "pages": Rule(("data",)),  # P: likewise

@@ -251,12 +251,11 @@ def most_guesses(speculation: SpeculationConfig, sizes: Mapping[str, int]) -> in
     programs for them."""
     if speculation.kind == "off":
         return 0
-    head = speculation.kind == "eagle3"
-    for axis in ("data", "pipeline", "expert", "tensor") if head else ("data", "pipeline"):
+    for axis in ("data", "pipeline"):
         if sizes[axis] > 1:
             raise ConfigError(
                 f'speculation.kind is "{speculation.kind}", which does not work with mesh.{axis} above 1: set it to '
-                f'"off", or take {"one device" if head else "a mesh of tensor and expert alone"}',
+                '"off", or take a mesh of tensor and expert alone',
                 param="kind",
             )
     return speculation.depth

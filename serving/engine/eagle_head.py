@@ -16,6 +16,7 @@ from serving.engine.draft_model import DraftModel
 from serving.engine.drafting import HeadGuesser
 from serving.engine.limits import WatchedLayers
 from serving.errors import CheckpointError, ConfigError
+from sharding.mesh import MeshError
 from sharding.params import placement_of
 
 
@@ -28,21 +29,15 @@ def load_head(
     mesh: Mesh,
     report: Callable[[str, int, int], None],
 ) -> DraftModel | None:
-    """For `target`, of this `shape`, whose weights are on the one device. None where the deployment has no head. Raises
-    CheckpointError, and ConfigError where the two do not go together."""
+    """For `target`, of this `shape`, whose weights are on the mesh. None where the deployment has no head. Raises
+    CheckpointError, and ConfigError where the two do not go together, or the head cannot be split over the mesh."""
     path = deployment.speculation.checkpoint
     if deployment.speculation.kind != "eagle3" or path is None:
         return None
     try:
-        if not checkpoints.gives_states(deployment.model.checkpoint):
-            raise ConfigError(
-                'speculation.kind is "eagle3", but models of this architecture do not give their hidden states: Llama, '
-                'Qwen2 and Qwen3 do; take "ngram" or "draft"',
-                param="kind",
-            )
-        config = eagle3.describe(path, shape.num_layers)
         table = target.embedding.table.get_value()
-        _check_sizes(path, config, shape, table.shape[1])
+        gives_states = checkpoints.gives_states(deployment.model.checkpoint)
+        config = described_head(path, shape, table.shape[1], gives_states=gives_states)
         head = eagle3.load(
             path,
             config,
@@ -52,10 +47,33 @@ def load_head(
             max_length=max_model_len,
             progress=lambda done, total: report("loading the EAGLE-3 head", done, total),
         )
+    except MeshError as error:
+        raise ConfigError(
+            f"speculation.checkpoint: the EAGLE-3 head on this mesh: {error}", param="checkpoint"
+        ) from error
     except ModelCheckpointError as error:
         raise CheckpointError(f"speculation.checkpoint: {error}") from error
+    return head_beside(head, config, shape, dtype)
+
+
+def head_beside(head: Any, config: eagle3.Eagle3Config, shape: ModelShape, dtype: Any) -> DraftModel:
+    """`head`, whose leaves may be jax.ShapeDtypeStructs, beside a model of this shape."""
     watched = WatchedLayers(layers=config.watched, width=config.states_width, dtype=jnp.dtype(dtype).name)
     return DraftModel(head, config.shape(), HeadGuesser(shape.vocab_size), watched)
+
+
+def described_head(path: Path, shape: ModelShape, width: int, *, gives_states: bool) -> eagle3.Eagle3Config:
+    """The head in `path`, for a model of this shape and width (D) whose family gives its hidden states or does not.
+    Raises ConfigError where the two do not go together, and the model's CheckpointError."""
+    if not gives_states:
+        raise ConfigError(
+            'speculation.kind is "eagle3", but models of this architecture do not give their hidden states: Llama, '
+            'Qwen2 and Qwen3 do; take "ngram" or "draft"',
+            param="kind",
+        )
+    config = eagle3.describe(path, shape.num_layers)
+    _check_sizes(path, config, shape, width)
+    return config
 
 
 def _check_sizes(path: Path, config: eagle3.Eagle3Config, shape: ModelShape, width: int) -> None:

@@ -1,4 +1,4 @@
-"""A small Llama checkpoint as files, whose every part a test can break."""
+"""A small checkpoint as files, by default of a Llama, whose every part a test can break."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from models import llama
+from models.registry import family_of
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -27,7 +27,8 @@ INDEX = "model.safetensors.index.json"
 
 def weights(config: Mapping[str, Any] = CONFIG, dtype: Any = np.float32) -> dict[str, np.ndarray]:
     random = np.random.default_rng(1)
-    table = llama.tensors(llama.parse(dict(config)))
+    family = family_of(dict(config))
+    table = family.tensors(family.parse(dict(config)))
     return {
         name: random.normal(size=tensor.shape).astype(dtype) for name, tensor in table.items() if tensor is not None
     }

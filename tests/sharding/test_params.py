@@ -35,6 +35,7 @@ def test_the_copies_of_a_kv_head_share_out_its_queries_in_order() -> None:
         (("model", None, "mlp"), (D, 2, 45), (D, 2, 48)),
         (("vocab", "model"), (131, D), (136, D)),
         (("experts", "expert_mlp", "model"), (6, 20, D), (6, 24, D)),
+        (("states", "model"), (90, D), (96, D)),
     ],
 )
 def test_the_shape_on_a_mesh_is_that_of_the_values_laid_out(

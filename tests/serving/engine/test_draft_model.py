@@ -51,12 +51,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 def test_a_deployment_guesses_as_deep_as_it_says() -> None:
     assert most_guesses(SpeculationConfig(), SIZES) == 0
     assert most_guesses(SpeculationConfig(kind="ngram", depth=3), SIZES | {"tensor": 4}) == 3
-
-
-@pytest.mark.parametrize("axis", ["expert", "tensor"])
-def test_a_head_is_refused_on_more_than_one_device(axis: str) -> None:
-    with pytest.raises(ConfigError, match=rf"mesh\.{axis}.*one device"):
-        most_guesses(SpeculationConfig(kind="eagle3"), SIZES | {axis: 2})
+    assert most_guesses(SpeculationConfig(kind="eagle3", depth=2), SIZES | {"expert": 2, "tensor": 2}) == 2
 
 
 @pytest.mark.parametrize("axis", ["data", "pipeline"])

@@ -18,22 +18,17 @@ from models import eagle3, llama
 from models.dense import dense_attend
 from models.interface import ModelShape
 from serving.config import Deployment, EngineConfig, ModelConfig
-from serving.engine.block_pool import BlockPool
 from serving.engine.device import load_executor
 from serving.engine.eagle_head import load_head
-from serving.engine.engine import EngineLoop
 from serving.engine.executor import Executor
-from serving.engine.plan import StepPlan
-from serving.engine.request import GenerateRequest, SamplingParams, TokenEvent
-from serving.engine.scheduler import Scheduler
-from serving.engine.speculation.speculator import speculator_for
-from serving.engine.verifier import PendingGuesses
+from serving.engine.request import GenerateRequest, SamplingParams
 from serving.errors import CheckpointError, ConfigError
 from serving.settings.speculation import SpeculationConfig
 from sharding.mesh import one_device
 from sharding.params import Placement
 from tests.models import eagle3_checkpoint
 from tests.models.eagle3_reference import ReferenceHead
+from tests.serving.engine.guessed_streams import GuessedStreams
 
 VOCAB_SIZE, D, DEPTH, PAGES = 32, 32, 3, 64
 TARGET: dict[str, Any] = {
@@ -101,48 +96,9 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
         jax.config.update("jax_disable_most_optimizations", quick)
 
 
-class Run:
-    def __init__(self, deployed: Deployed, *, guesses: bool = True, pages: int = PAGES) -> None:
-        speculation = deployed.deployment.speculation
-        self.speculator = speculator_for(speculation, deployed.executor.limits) if guesses else None
-        self.scheduler = Scheduler(
-            max_model_len=96,
-            max_num_seqs=8,
-            max_num_batched_tokens=16,
-            max_waiting=100,
-            pool=BlockPool(pages, 8),
-            vocab_size=VOCAB_SIZE,
-            token_buckets=(16,),
-            speculator=self.speculator,
-        )
-        self.pending: list[PendingGuesses] = []
-        self.loop = EngineLoop(self.scheduler, _Watched(deployed.executor, self.pending), now=lambda: 0.0)
-
-    def tokens(self, requests: Sequence[GenerateRequest]) -> dict[str, list[int]]:
-        for one in requests:
-            self.scheduler.add(one, 0.0, None)
-        made: dict[str, list[TokenEvent]] = {one.request_id: [] for one in requests}
-        while not self.loop.idle:
-            for event in self.loop.step():
-                made[event.request_id].append(event)
-            self.scheduler.check()
-        return {name: [token for event in events for token in event.token_ids] for name, events in made.items()}
-
-
-class _Watched:
-    """The executor, whose steps with guesses are kept."""
-
-    def __init__(self, executor: Executor, pending: list[PendingGuesses]) -> None:
-        self._executor, self._pending = executor, pending
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._executor, name)
-
-    def dispatch(self, plan: StepPlan) -> Any:
-        step = self._executor.dispatch(plan)
-        if isinstance(step, PendingGuesses):
-            self._pending.append(step)
-        return step
+def streams(deployed: Deployed, *, guesses: bool = True, pages: int = PAGES) -> GuessedStreams:
+    speculation = deployed.deployment.speculation if guesses else SpeculationConfig()
+    return GuessedStreams(deployed.executor, speculation, pages=pages)
 
 
 def asked(number: int, prompt: Sequence[int], **sampling: Any) -> GenerateRequest:
@@ -165,13 +121,13 @@ def mix() -> list[GenerateRequest]:
 
 @pytest.mark.parametrize("pages", [PAGES, 14])
 def test_any_mix_gives_the_tokens_that_it_gives_without_a_head(deployed: Deployed, pages: int) -> None:
-    expected = Run(deployed, guesses=False).tokens(mix())
-    run = Run(deployed, pages=pages)
+    expected = streams(deployed, guesses=False).tokens(mix())
+    run = streams(deployed, pages=pages)
     assert run.tokens(mix()) == expected
     assert run.speculator is not None
     assert run.speculator.guessed > 15
     assert (run.scheduler.stats.preemptions > 0) == (pages < PAGES)
-    aborted = Run(deployed, pages=pages)
+    aborted = streams(deployed, pages=pages)
     for one in mix():
         aborted.scheduler.add(one, 0.0, None)
     for _ in range(6):
@@ -184,7 +140,7 @@ def test_any_mix_gives_the_tokens_that_it_gives_without_a_head(deployed: Deploye
 
 def test_its_guesses_are_the_published_heads_from_chunks_and_from_shared_pages(deployed: Deployed) -> None:
     prompt = np.random.default_rng(4).integers(0, VOCAB_SIZE, 37).tolist()
-    run = Run(deployed)
+    run = streams(deployed)
     text = [*prompt, *run.tokens([asked(0, prompt)])["stream-0"]]
     first = len(run.pending)
     assert run.tokens([asked(1, prompt)])["stream-1"] == text[len(prompt) :]
@@ -219,7 +175,7 @@ def test_a_head_that_knows_the_model_is_always_right(deployed: Deployed, tmp_pat
     try:
         of_model.weights = _cycling_model(deployed, tmp_path / "model", identity, step)
         of_head.weights = _cycling_head(tmp_path / "head", identity, step, cycle)
-        run = Run(deployed)
+        run = streams(deployed)
         made = run.tokens([asked(n, [n, 5, int(after[n])], max_tokens=12) for n in range(4)])
     finally:
         of_model.weights, of_head.weights = before
