@@ -1,5 +1,5 @@
-"""Erases what is kept of a tenant, or of one of its users: conversations, memory, files, vector stores, batches,
-durable streams, records for review, events. A server may run; what its processes hold in memory (the semantic
+"""Erases what is kept of a tenant, or of one of its users: conversations, memory, files, containers, vector stores,
+batches, durable streams, records for review, events. A server may run; what its processes hold in memory (the semantic
 cache, responses that are made in the background) is erased by a restart, or by POST /admin/erase of the admin
 listener."""
 
