@@ -7,7 +7,9 @@
 //                      and, where the server said so, { detail } of its end, { notices }, each { kind, text }, and
 //                      { response } or { replyId }, its id at the server as a response or a chat completion, and what its
 //                      reader thinks of it, { rating }, "up" or "down"
-//   tool call          { name, arguments }, and of one that runs on the server { state, result }
+//                      and { mentions } of files that programs wrote, each { container, id, name }
+//   tool call          { name, arguments }, and of one that runs on the server { state, result, files }, its program's,
+//                      each { container, id, name, bytes, type }
 //   stream             { id, after, kind } while the answer is on its way: where it goes on, by which API; else null
 
 import { pathOf } from "./branches.js";

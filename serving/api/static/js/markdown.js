@@ -16,10 +16,17 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 };
 
+const OF_PROGRAMS = /^(?:sandbox:)?\/mnt\/data\//; // how models link to what their programs wrote
+
 const markdown = new MarkdownIt({ html: false, linkify: true });
 markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
 
 markdown.renderer.rules.link_open = (tokens, index, options, _env, renderer) => {
+  const target = tokens[index].attrGet("href");
+  if (OF_PROGRAMS.test(target)) {
+    tokens[index].attrs = [["class", "written-file"], ["title", target.replace(OF_PROGRAMS, "")]];
+    return renderer.renderToken(tokens, index, options);
+  }
   tokens[index].attrSet("target", "_blank");
   tokens[index].attrSet("rel", "noopener noreferrer nofollow");
   return renderer.renderToken(tokens, index, options);
@@ -61,12 +68,18 @@ export function blocksOf(text) {
 export function fragmentOf(block) {
   const fragment = DOMPurify.sanitize(block, ALLOWED);
   for (const code of fragment.querySelectorAll("pre > code")) decorateCode(code);
+  for (const link of fragment.querySelectorAll("a.written-file")) link.replaceWith(saveButton(link));
   for (const table of fragment.querySelectorAll("table")) {
     const scroller = element("div.table-scroll", { tabindex: "0", role: "region", "aria-label": "Table" });
     table.replaceWith(scroller);
     scroller.append(table);
   }
   return fragment;
+}
+
+/** No link would carry the page's key. */
+function saveButton(link) {
+  return element("button.written-file", { type: "button", "data-action": "save", "data-file": link.title }, ...link.childNodes);
 }
 
 function decorateCode(code) {

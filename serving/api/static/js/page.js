@@ -53,6 +53,7 @@ class Page {
   memory = new Memory(new MemoryApi(this.client));
   memoryDialog = new MemoryDialog(byId("memory"), this.memory);
   passage = new PassageDialog(byId("passage"));
+  written = new ContainerFiles(this.client, (text) => this.toast.show(text));
   connection = new Connection(byId("connection"), this.api);
   settingsDialog = new SettingsDialog(byId("settings"), this.settings);
   list = new ConversationList({ root: byId("conversations"), search: byId("search"), store: this.store });
@@ -62,7 +63,7 @@ class Page {
   });
   transcript = new Transcript({
     scroller: byId("scroller"), list: byId("transcript"), jump: byId("jump"), announcer: this.announcer,
-    files: new ContainerFiles(this.client, (text) => this.toast.show(text)),
+    files: this.written,
     onaction: (name, message, button) => this.actOn(name, message, button),
   });
   chat = new Chat({
@@ -229,10 +230,19 @@ class Page {
       await this.rate(message, button.dataset.rating);
     } else if (name === "cite") {
       this.passage.open(message.citations[Number(button.dataset.index)]);
+    } else if (name === "save") {
+      await this.saveWritten(message, button.dataset.file);
     } else {
       const code = button.closest(".code-block")?.querySelector("code");
       await this.copy(code?.textContent ?? message.content, button);
     }
+  }
+
+  /** `target` as a link has it. */
+  async saveWritten({ mentions = [] }, target) {
+    const file = mentions.find(({ name }) => target === name || target === encodeURIComponent(name) || target === encodeURI(name));
+    if (file) await this.written.save(file);
+    else this.toast.show("The server named no such file of this answer.");
   }
 
   async rate(answer, rating) {

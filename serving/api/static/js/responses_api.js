@@ -3,7 +3,8 @@
 //   { choices }                                    a piece of the text, or the end, as in a chat completion
 //   { call: { index, name, arguments, ... } }      what became known of the answer's call number `index`
 //   { citation }                                   a passage that the text took something from
-//   { whole: { content, toolCalls, citations, response } }   all of the answer, at its end, and its id at the server
+//   { mention }                                    a file of a program's that the text names
+//   { whole: { content, toolCalls, citations, mentions, response } }   all of the answer, at its end, and its id at the server
 
 import { ChatError, STREAM_HEADERS, brokenOff, failureOf } from "./api_client.js";
 import { ofHeaders, ofLeftOut, told } from "./notices.js";
@@ -75,7 +76,7 @@ export class ResponsesApi {
 
   async *#chunks(response, place) {
     const turn = new TurnEvents();
-    if (place.id) yield { whole: { content: "", reasoning: "", toolCalls: [], citations: [] } }; // it is told from its beginning again
+    if (place.id) yield { whole: { content: "", reasoning: "", toolCalls: [], citations: [], mentions: [] } }; // it is told from its beginning again
     for await (const { chunk: event } of this.#client.events(response)) {
       if (event.type === "error") throw failureOf(event);
       if (event.type === "response.created") {
@@ -124,7 +125,7 @@ class TurnEvents {
         if (CALLS.includes(event.item.type)) yield { call: this.#call(event) };
         break;
       case "response.output_text.annotation.added":
-        if (isPassage(event.annotation)) yield { citation: event.annotation };
+        yield isPassage(event.annotation) ? { citation: event.annotation } : { mention: fileOf(event.annotation) };
         break;
       case "response.completed":
       case "response.incomplete":
@@ -171,9 +172,11 @@ function described(item) {
 /** What a program wrote: { container, id, name, bytes, type } each. */
 function filesOf({ outputs }) {
   const files = (outputs ?? []).flatMap((output) => (output.type === "files" ? output.files : []));
-  return files.map(({ container_id, file_id, filename, bytes, mime_type }) => (
-    { container: container_id, id: file_id, name: filename, bytes, type: mime_type }
-  ));
+  return files.map((file) => ({ ...fileOf(file), bytes: file.bytes, type: file.mime_type }));
+}
+
+function fileOf({ container_id, file_id, filename }) {
+  return { container: container_id, id: file_id, name: filename };
 }
 
 /** Of files that searches found; those that programs wrote stand below their calls. */
@@ -183,12 +186,13 @@ function isPassage({ type }) {
 
 function* endOf(response) {
   const messages = response.output.filter(({ type }) => type === "message");
-  const parts = messages.flatMap(({ content }) => content);
+  const annotations = messages.flatMap(({ content }) => content).flatMap((part) => part.annotations ?? []);
   yield {
     whole: {
       content: messages.map(({ content }) => content.map(({ text }) => text).join("")).join(BETWEEN_TEXTS),
       toolCalls: response.output.filter(({ type }) => CALLS.includes(type)).map(described),
-      citations: parts.flatMap(({ annotations }) => annotations ?? []).filter(isPassage),
+      citations: annotations.filter(isPassage),
+      mentions: annotations.filter((annotation) => !isPassage(annotation)).map(fileOf),
       response: response.id,
     },
     usage: response.usage && { completion_tokens: response.usage.output_tokens },

@@ -70,6 +70,7 @@ export class Turn {
     const { answer } = this;
     if (chunk.call) this.#takeCall(chunk.call);
     if (chunk.citation) answer.citations.push(chunk.citation);
+    if (chunk.mention) (answer.mentions ??= []).push(chunk.mention);
     if (chunk.id) answer.replyId = chunk.id;
     if (chunk.whole) Object.assign(answer, chunk.whole);
     if (chunk.detail) answer.detail = chunk.detail;

@@ -61,6 +61,21 @@ def test_a_written_file_is_saved_with_the_pages_key(page: Page, chat: ScriptedCh
     expect(page.get_by_role("button", name="Save a.csv")).to_be_visible()
 
 
+def test_a_models_link_to_a_file_saves_it(page: Page, chat: ScriptedChat, tmp_path: Path) -> None:
+    chat.written["id-my a.csv"] = b"a,b"
+    exchange = ask(page, chat, "Draw it")
+    begin(exchange)
+    cited = {"type": "container_file_citation", "container_id": "c1", "file_id": "id-my a.csv", "filename": "my a.csv"}
+    text = "Here: [the *sums*](sandbox:/mnt/data/my%20a.csv), [no file](/mnt/data/other.csv)"
+    end(exchange, [call_of(), message(text, [{**cited, "start_index": 19, "end_index": 47}])])
+    with page.expect_download() as download:
+        page.get_by_role("button", name="the sums").click()
+    download.value.save_as(tmp_path / "saved")
+    assert (download.value.suggested_filename, (tmp_path / "saved").read_bytes()) == ("my a.csv", b"a,b")
+    page.get_by_role("button", name="no file").click()
+    expect(page.get_by_text("The server named no such file of this answer.")).to_be_visible()
+
+
 def test_a_picture_is_shown_and_what_is_only_called_one_is_not(page: Page, chat: ScriptedChat) -> None:
     chat.written |= {"id-dot": DOT, "id-page.png": b"<svg onload='alert(1)'>"}
     answer(page, chat, file("dot", "image/png"), file("page.png"))
