@@ -82,7 +82,7 @@ class StreamsConfig:
 class FilesConfig:
     """What clients may leave here, and the batches that run over it (docs/batches.md)."""
 
-    folder: Path | None = None  # None: no /v1/files and no /v1/batches
+    folder: Path | None = None  # None: no /v1/files, /v1/batches and /v1/containers
     max_file_bytes: int = 64 << 20
     max_tenant_bytes: int = 1 << 30
     max_tenant_files: int = 1000

@@ -11,14 +11,22 @@ from serving.orchestrator.tools.workspace import Kept
 
 class TurnWorkspace:
     def __init__(
-        self, store: ContainerStore, owner: ContainerOwner, container_id: str, found: Sequence[ContainerFile] | None
+        self,
+        store: ContainerStore,
+        owner: ContainerOwner,
+        container_id: str,
+        found: Sequence[ContainerFile] | None,
+        *,
+        lost: str | None = None,
     ) -> None:
-        """`found` are the files that are there; None: the first program makes the container."""
+        """`found` are the files that are there; None: the first program makes the container. `lost` had files that
+        the conversation speaks of, and is there no more."""
         self._store = store
         self._owner = owner
         self._id = container_id
         self._is_there = found is not None
         self.found = list(found or ())
+        self.lost = lost
 
     @property
     def id(self) -> str:

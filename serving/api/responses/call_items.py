@@ -55,7 +55,7 @@ class CallItem:
             case "file_search_call":
                 made |= {"id": new_id("fs"), "queries": [], "results": None}
             case "code_interpreter_call":
-                made |= {"id": new_id("ci"), "code": None, "outputs": None}
+                made |= {"id": new_id("ci"), "code": None, "outputs": None, "files": []}
                 made["container_id"] = container_id or f"cntr_{call_id}"
             case "web_search_call":
                 made |= {"id": new_id("ws"), "action": {"type": "search", "query": ""}}
@@ -120,9 +120,8 @@ class CallItem:
             case "file_search_call":
                 self.item["results"] = result.facts.get("results", [])
             case "code_interpreter_call":
-                kept = result.facts.get(KEPT)
-                files = [{"type": "files", "files": kept}] if kept else []
-                self.item["outputs"] = [{"type": "logs", "logs": result.text}, *files]
+                self.item["outputs"] = [{"type": "logs", "logs": result.text}]
+                self.item["files"] = result.facts.get(KEPT, [])
         failed = result.is_error and self._kind == "mcp_call"  # the others have no such event
         yield self._event(f"response.{self._kind}.{'failed' if failed else 'completed'}")
 

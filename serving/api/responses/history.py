@@ -114,7 +114,7 @@ def _seen(item: Item) -> tuple[str, str, str]:
             query = " ".join(item["queries"])
             return "file_search", json.dumps({"query": query}, ensure_ascii=False), "\n\n".join(found) or NOT_SENT
         case "code_interpreter_call":
-            logs = [str(output["logs"]) for output in item.get("outputs") or () if "logs" in output]
+            logs = [str(output.get("logs", "")) for output in item.get("outputs") or ()]
             return "code_interpreter", json.dumps({"code": item.get("code") or ""}), "\n".join(logs) or NOT_SENT
         case _:
             query = str(item["action"].get("query", ""))

@@ -67,6 +67,7 @@ class CodeItem(InputItem, kw_only=True, tag="code_interpreter_call"):
     container_id: str
     code: str | None = None
     outputs: list[dict[str, Any]] | None = None
+    files: list[dict[str, Any]] | None = None  # that the program wrote
 
 
 class WebSearchItem(InputItem, kw_only=True, tag="web_search_call"):

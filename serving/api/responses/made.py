@@ -26,7 +26,7 @@ from serving.api.responses.output import Output, Told, Write, sources_of
 from serving.api.responses.owner import owner_for
 from serving.api.responses.record import Record, StoredRecord, Unrecorded
 from serving.api.responses.tools import AnyTool, turn_tools
-from serving.api.responses.turn_container import container_of, in_container
+from serving.api.responses.turn_container import LOST, container_of, in_container
 from serving.api.service import Service
 from serving.api.turns import ModelCalls, turn_runner
 from serving.errors import ConversationStoreError, EngineError, QuotaError, RequestError, WeftError
@@ -125,6 +125,8 @@ class MadeResponse:
         if workspace is not None:
             self._tools = in_container(self._tools, workspace)
             self._output.use_container(workspace.id, [file.written for file in workspace.found])
+            if workspace.lost is not None:
+                self._outline.note(Notice("container_lost", LOST, {"container_id": workspace.lost}))
 
     async def _choose(self, turn: TurnRequest) -> None:
         """The model of the whole turn. What may be left out of the prompt need not fit."""

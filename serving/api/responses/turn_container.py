@@ -14,6 +14,8 @@ from serving.errors import NotFoundError, UnsupportedError
 from serving.orchestrator.tools.code_interpreter import WORKSPACE, CodeInterpreter
 from serving.sessions.conversations.records import Item
 
+LOST = "the files that this conversation's programs wrote are gone: their container has expired, or was deleted"
+
 
 async def container_of(
     containers: ContainerStore | None, owner: ContainerOwner, asked: Sequence[AnyTool], items: Sequence[Item]
@@ -42,15 +44,18 @@ def in_container(tools: TurnTools, workspace: TurnWorkspace) -> TurnTools:
     """The model is told of files that clients have put there; of its programs' own it has read."""
     theirs = [file.name for file in workspace.found if file.source == USER]
     note = f"Files that are there: {'; '.join(theirs)}." if theirs else ""
+    if workspace.lost:
+        note = "The files of earlier programs are gone."
     return tools.with_setting(CodeInterpreter.name, WORKSPACE, workspace, note=note)
 
 
 async def _auto(containers: ContainerStore, owner: ContainerOwner, items: Sequence[Item]) -> TurnWorkspace:
-    calls = (item for item in reversed(items) if item["type"] == "code_interpreter_call")
-    used = next((str(item["container_id"]) for item in calls), None)
-    if used is not None:
-        try:
-            return TurnWorkspace(containers, owner, used, await containers.files(owner.tenant, used))
-        except NotFoundError:  # it has expired
-            return TurnWorkspace(containers, owner, new_container_id(), None)
-    return TurnWorkspace(containers, owner, new_container_id(), None)
+    last = next((item for item in reversed(items) if item["type"] == "code_interpreter_call"), None)
+    if last is None:
+        return TurnWorkspace(containers, owner, new_container_id(), None)
+    used = str(last["container_id"])
+    try:
+        return TurnWorkspace(containers, owner, used, await containers.files(owner.tenant, used))
+    except NotFoundError:  # it has expired
+        lost = used if last.get("files") else None
+        return TurnWorkspace(containers, owner, new_container_id(), None, lost=lost)

@@ -187,7 +187,7 @@ class Sandbox:
             cut=cut or cut_too,
             files=_named(found.files, given),
             removed=found.removed,
-            left_out={_shown(name): _shown(why) for name, why in found.left_out},
+            left_out={_shown(name): _shown(why) for name, why in found.left_out[: sandbox_runner.NAMED]},
             more_left_out=found.more_left_out,
         )
 

@@ -156,7 +156,7 @@ function thought(text) {
 function described(item) {
   const result = {
     mcp_call: () => item.output ?? item.error?.content?.[0]?.text ?? null,
-    code_interpreter_call: () => item.outputs?.filter(({ type }) => type === "logs").map(({ logs }) => logs).join("\n") ?? null,
+    code_interpreter_call: () => item.outputs?.map(({ logs }) => logs ?? "").join("\n") ?? null,
     file_search_call: () => item.results?.map(({ filename, text }) => `${filename}: ${text}`).join("\n\n") ?? null,
     web_search_call: () => null,
   }[item.type]();
@@ -170,8 +170,7 @@ function described(item) {
 }
 
 /** What a program wrote: { container, id, name, bytes, type } each. */
-function filesOf({ outputs }) {
-  const files = (outputs ?? []).flatMap((output) => (output.type === "files" ? output.files : []));
+function filesOf({ files = [] }) {
   return files.map((file) => ({ ...fileOf(file), bytes: file.bytes, type: file.mime_type }));
 }
 

@@ -19,7 +19,12 @@ CALL = f"<tool_call>{json.dumps({'name': 'code_interpreter', 'arguments': {'code
 
 @pytest.fixture
 def api(make_api: ApiMaker, tmp_path: Path) -> Api:
-    made = make_api(make_api.says(CALL), make_api.says("See total.txt."), files=FilesConfig(folder=tmp_path / "files"))
+    made = make_api(
+        make_api.says(CALL),
+        make_api.says("See total.txt."),
+        make_api.says("So."),
+        files=FilesConfig(folder=tmp_path / "files"),
+    )
     made.service.toolbox.registry.add(CodeInterpreter(Sandbox(SandboxLimits(seconds=60))), seconds=120)
     return made
 
@@ -49,12 +54,18 @@ async def test_a_container_of_a_clients_own_over_a_whole_turn(client: openai.Asy
     assert call.type == "code_interpreter_call"
     assert message.type == "message"
     assert call.container_id == made.id
+    assert [output.type for output in call.outputs or ()] == ["logs"]
+    assert call.model_extra is not None
+    assert [file["filename"] for file in call.model_extra["files"]] == ["total.txt"]
     (part,) = message.content
     assert part.type == "output_text"
     (citation,) = part.annotations
     assert citation.type == "container_file_citation"
     content = await client.containers.files.content.retrieve(citation.file_id, container_id=citation.container_id)
     assert content.read() == b"1,2,3"
+    said = [{"role": "user", "content": "hi"}, *response.output, {"role": "user", "content": "again"}]
+    again = await client.responses.create(model=MODEL, input=said)  # a client that keeps its conversation itself
+    assert again.status == "completed"
     names = [file.path async for file in client.containers.files.list(made.id, order="asc")]
     assert names == ["/mnt/data/numbers.csv", "/mnt/data/total.txt"]
     assert (await client.containers.retrieve(made.id)).id == made.id

@@ -22,9 +22,9 @@ def file(name: str, kind: str = "application/octet-stream") -> dict[str, Any]:
 
 
 def call_of(*files: dict[str, Any]) -> dict[str, Any]:
-    outputs: list[dict[str, Any]] = [{"type": "logs", "logs": "done"}, {"type": "files", "files": list(files)}]
+    outputs = [{"type": "logs", "logs": "done"}]
     made = {"id": "ci_1", "type": "code_interpreter_call", "container_id": "c1", "status": "completed"}
-    return {**made, "code": "draw()", "outputs": outputs}
+    return {**made, "code": "draw()", "outputs": outputs, "files": list(files)}
 
 
 @pytest.fixture

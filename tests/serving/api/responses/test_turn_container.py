@@ -84,7 +84,7 @@ def calls_of(made: Any) -> list[Any]:
 
 
 def files_of(item: Any) -> list[Any]:
-    return [file for output in item["outputs"] if output["type"] == "files" for file in output["files"]]
+    return item["files"]
 
 
 async def test_a_file_that_a_program_writes_is_named_listed_cited_and_read(bench_of: Callable[..., Bench]) -> None:
@@ -93,7 +93,7 @@ async def test_a_file_that_a_program_writes_is_named_listed_cited_and_read(bench
     made = events[-1]["response"]
     (done,) = calls_of(made)
     (file,) = files_of(done)
-    assert done["outputs"][0] == {"type": "logs", "logs": "files: total.csv"}
+    assert done["outputs"] == [{"type": "logs", "logs": "files: total.csv"}]
     assert (file["filename"], file["bytes"], file["mime_type"]) == ("total.csv", 3, "application/octet-stream")
     container = done["container_id"]
     assert (await bench.get(container)).json()["status"] == "running"
@@ -168,15 +168,21 @@ async def test_what_finds_no_room_is_told_to_the_model_and_the_client(bench_of: 
     assert refused.json()["error"]["code"] == "file_bytes"
 
 
-async def test_a_container_that_was_deleted_is_followed_by_a_new_one(bench_of: Callable[..., Bench]) -> None:
+async def test_a_container_that_is_gone_is_said_to_be_and_followed_by_a_new_one(
+    bench_of: Callable[..., Bench],
+) -> None:
     bench = bench_of(write("a", "x"), "Done.", call("import os; print(os.listdir())"), "Done.")
     first = await bench.ask()
     gone = calls_of(first)[0]["container_id"]
     async with bench.api.client() as client:
         assert (await client.delete(f"/v1/containers/{gone}", headers=bench.headers())).json()["deleted"]
-    (done,) = calls_of(await bench.ask(previous_response_id=first["id"]))
+    second = await bench.ask(previous_response_id=first["id"])
+    (done,) = calls_of(second)
     assert done["outputs"][0]["logs"] == "[]"
     assert done["container_id"] != gone
+    (notice,) = second["notices"]
+    assert (notice["kind"], notice["facts"]) == ("container_lost", {"container_id": gone})
+    assert "The files of earlier programs are gone." in prompt(bench.api, 2)
     await bench.get(gone, 404)
 
 
