@@ -192,6 +192,8 @@ def walked(
     if not isinstance(pool, WatchedPool):
         return model(entering, positions, pool, attend)
     hidden, pages, states = model.with_states(entering, positions, pool.pages, attend, program.watched)
+    # Or XLA would split every layer's hidden states as their pages are, and gather them before each product.
+    states = lax.with_sharding_constraint(states, everywhere(program.mesh))
     return hidden, WatchedPool(pages, written(pool.states, states, batch))
 
 
