@@ -11,9 +11,12 @@ import pytest
 from serving.api.batches.batch import Batch
 from serving.api.batches.batch_store import BatchStore, reads
 from serving.api.batches.retention import LOOK_SECONDS, Retention
+from serving.api.containers.container_purge import ContainerPurge
+from serving.api.containers.container_store import ContainerOwner, ContainerStore
 from serving.api.files.file_store import FileStore
 from serving.config import FilesConfig
 from serving.errors import NotFoundError, OverloadedError, QuotaError
+from serving.settings.containers import ContainersConfig
 
 DAY = 86400
 EXPIRY = 3600
@@ -26,10 +29,12 @@ class Kept:
         self.date, self.clock = 0.0, 0.0
         self.files = FileStore(FilesConfig(folder=folder, **limits), folder, lambda: self.date)
         self.store = BatchStore(self.files.facts, 100)
+        self.containers = ContainerStore(self.files, folder, ContainersConfig(minutes=1), lambda: self.date)
         self.retention = self.retaining(30 * DAY)
 
     def retaining(self, seconds: float | None) -> Retention:
-        return Retention(self.store, self.files, seconds, lambda: self.date, lambda: self.clock)
+        purge = ContainerPurge(self.containers)
+        return Retention(self.store, self.files, seconds, lambda: self.date, lambda: self.clock, purge)
 
     async def file(self, expires_seconds: int | None = EXPIRY) -> str:
         made = await self.files.add("t", "x", "batch", [b"content"], expires_seconds=expires_seconds)
@@ -190,3 +195,15 @@ async def test_what_an_earlier_version_has_kept_is_forgotten_too(
     again.date = 30 * DAY + 1
     await again.retention.apply()
     assert await again.known() == {"open"}
+
+
+async def test_a_container_that_nobody_uses_goes_with_its_files(make_kept: Callable[..., Kept]) -> None:
+    kept = make_kept()
+    owner = ContainerOwner(tenant="t")
+    made = await kept.containers.create(owner, "c")
+    await kept.containers.keep(owner, made.id, {"a": b"x"})
+    await kept.retention.apply()
+    assert len(list(kept.containers.folder.iterdir())) == 1
+    kept.date += 60
+    await kept.retention.apply()
+    assert list(kept.containers.folder.iterdir()) == []
