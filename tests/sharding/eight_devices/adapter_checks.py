@@ -1,6 +1,7 @@
 """Adapters beside weights that are split over devices give what one device gives."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,27 +9,40 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import llama
 from models.adapted_array import AdapterProduct
 from models.adapters import adapter_rows, lay_out
 from models.dense import dense_attend
 from models.quantization import Products, at_load, quantize_model
+from models.registry import family_of
+from models.split_experts import split_experts
 from sharding.mesh import make_mesh
 from sharding.params import place_model, placement_of
 from tests.fakes.tiny_model import CONFIG
 
 TOKENS, SLOTS, RANK = 16, 3, 4
+LLAMA = {"architectures": ["LlamaForCausalLM"]}
+ROUTED = {  # adapters are beside its attention
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_hidden_layers": 1,
+    "head_dim": 8,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 20,
+}
 
 
-def logits(sizes: Mapping[str, int], *, quantized: bool) -> np.ndarray:
+def logits(kind: Mapping[str, Any], sizes: Mapping[str, int], *, quantized: bool) -> np.ndarray:
     """[T, V] of tokens that have each adapter or none, on a mesh of these sizes."""
-    config = llama.parse(CONFIG)
-    planned, model = llama.build(config, jnp.float32, seed=None), llama.build(config, jnp.float32)
+    fields = CONFIG | kind
+    family = family_of(fields)
+    config = family.parse(fields)
+    planned, model = family.build(config, jnp.float32, seed=None), family.build(config, jnp.float32)
     mesh = make_mesh(sizes)
+    split_experts(model, mesh)
     if quantized:
         for made in (planned, model):
             quantize_model(made, at_load("int8"), Products())
-    layout = lay_out(planned, llama.tensors(config), slots=SLOTS, max_rank=RANK, dtype=jnp.float32)
+    layout = lay_out(planned, family.tensors(config), slots=SLOTS, max_rank=RANK, dtype=jnp.float32)
     placement = placement_of(mesh, 4, 2)
     random = np.random.default_rng(1)
     stacks = layout.empty(placement)
@@ -54,8 +68,13 @@ def logits(sizes: Mapping[str, int], *, quantized: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "quantized"), [({"expert": 2, "tensor": 2}, False), ({"data": 2, "tensor": 2}, True)]
+    ("kind", "sizes", "quantized"),
+    [
+        (LLAMA, {"expert": 2, "tensor": 2}, False),
+        (LLAMA, {"data": 2, "tensor": 2}, True),
+        (ROUTED, {"data": 2, "expert": 2, "tensor": 2}, False),
+    ],
 )
-def test_split_adapters_equal_whole_ones(sizes: Mapping[str, int], quantized: bool) -> None:
-    whole, split = (logits(of, quantized=quantized) for of in ({"tensor": 1}, sizes))
+def test_split_adapters_equal_whole_ones(kind: Mapping[str, Any], sizes: Mapping[str, int], quantized: bool) -> None:
+    whole, split = (logits(kind, of, quantized=quantized) for of in ({"tensor": 1}, sizes))
     np.testing.assert_allclose(split, whole, atol=2e-5 * np.abs(whole).max())

@@ -14,13 +14,13 @@ from serving.settings.speculation import SpeculationConfig
 from tests.models import eagle3_checkpoint, tiny_checkpoint
 from tests.serving.engine.guessed_streams import GuessedStreams
 
-VOCAB, D, DEPTH, LONGEST = 31, 30, 3, 48
+VOCAB, D, DEPTH, LONGEST = 31, 31, 3, 48
 # Four devices divide none of what they split, of the model and of its head, but their four query heads.
 MODEL: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": D,
     "intermediate_size": 45,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 8,
@@ -32,7 +32,7 @@ HEAD: dict[str, Any] = eagle3_checkpoint.CONFIG | {
     "hidden_size": 24,
     "target_hidden_size": D,
     "intermediate_size": 21,
-    "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
+    "eagle_aux_hidden_state_layer_ids": [0, 1],
 }
 
 
@@ -45,7 +45,7 @@ class HeadDeployment:
         weights = {name: 0.3 * value for name, value in tiny_checkpoint.weights(config).items()}
         self.speculation = SpeculationConfig(
             kind="eagle3",
-            checkpoint=eagle3_checkpoint.write(folder / "head", HEAD, target_layers=2),
+            checkpoint=eagle3_checkpoint.write(folder / "head", HEAD, target_layers=1),
             depth=DEPTH,
             adaptive=False,
         )
