@@ -108,7 +108,8 @@ def test_a_split_head_computes_what_a_whole_one_does(given: HeadDeployment) -> N
     found: Counter[str] = Counter()
     for one, count in collectives_of(text, 1).items():
         found[one.kind] += count
-    # Of the model its embedding and the two of its layer; of the head fc, its embedding, two and its logits. Two may be one.
+    # Of the model its embedding and the two of its layer; of the head fc, its embedding, two and its logits. Some may
+    # be done as one.
     assert set(found) == {"all-reduce", "all-gather"}
     assert found["all-reduce"] <= 1 + 2 + 2 + 2
     assert found["all-gather"] == 1
