@@ -7,7 +7,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable
-from decimal import Context, Decimal, localcontext
+from decimal import Context, Decimal, InvalidOperation, localcontext
 from fractions import Fraction
 from typing import Any
 
@@ -109,8 +109,11 @@ def _chain(node: ast.BinOp, source: str, depth: int) -> Number:
 
 
 def _decimal(text: str) -> Number:
-    number = Decimal(text.replace("_", ""))
-    if number and abs(number.adjusted()) > MAX_BITS // 4:
+    try:
+        number = Decimal(text.replace("_", ""))
+    except InvalidOperation:  # an exponent beyond those that a Decimal has
+        number = None
+    if number is None or (number and abs(number.adjusted()) > MAX_BITS // 4):
         raise _ExpressionError("a number is too large or too small")
     return Fraction(number)
 
@@ -187,8 +190,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "comb": _of_integers(math.comb, MAX_BITS),
     "gcd": _of_integers(math.gcd, 1 << MAX_BITS),
     "lcm": _of_integers(math.lcm, 1 << MAX_BITS),
-    "min": min,
-    "max": max,
+    "min": lambda *values: min(values),
+    "max": lambda *values: max(values),
     "sum": lambda *values: sum(values, Fraction(0)),
     "mean": _mean,
 }
