@@ -22,6 +22,7 @@ from serving.api.feedback_routes import feedback_routes
 from serving.api.front import Front
 from serving.api.gate import Gate
 from serving.api.health import health_routes
+from serving.api.known_query import with_known_queries
 from serving.api.memory_routes import memory_routes
 from serving.api.messages.routes import message_routes
 from serving.api.moderation_routes import moderation_routes
@@ -155,7 +156,9 @@ def build_app(
         containers=None if batches is None else batches.containers.store,
     )
     app = Starlette(
-        routes=_routes(service, server, board, batches, stores, responses, prefix_cache or PrefixCacheConfig()),
+        routes=with_known_queries(
+            _routes(service, server, board, batches, stores, responses, prefix_cache or PrefixCacheConfig())
+        ),
         middleware=[
             Middleware(
                 Front,

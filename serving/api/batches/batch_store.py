@@ -80,7 +80,7 @@ class BatchStore:
 
         await self.facts.run(insert)
 
-    async def find(self, tenant: str, batch_id: str) -> tuple[Batch, Counts]:
+    async def find(self, tenant: str, batch_id: str, *, param: str = "batch_id") -> tuple[Batch, Counts]:
         """Raises NotFoundError, for another tenant's batch too."""
 
         def read(connection: sqlite3.Connection) -> tuple[Batch, Counts] | None:
@@ -90,11 +90,14 @@ class BatchStore:
 
         found = await self.facts.run(read)
         if found is None:
-            raise NotFoundError(f"there is no batch {batch_id[:64]!r}", param="batch_id", code="batch_not_found")
+            raise NotFoundError(f"there is no batch {batch_id[:64]!r}", param=param, code="batch_not_found")
         return found
 
     async def listed(self, tenant: str, *, after: str | None, limit: int) -> tuple[list[tuple[Batch, Counts]], bool]:
-        """So many batches, the newest first, and whether there are more."""
+        """So many batches, the newest first, and whether there are more. Raises NotFoundError for an `after` that is
+        none of them."""
+        if after is not None:
+            await self.find(tenant, after, param="after")
         query = (
             "SELECT batch FROM batches WHERE tenant = ?1 AND (?2 IS NULL OR number < "
             "(SELECT number FROM batches WHERE tenant = ?1 AND id = ?2)) ORDER BY number DESC LIMIT ?3"

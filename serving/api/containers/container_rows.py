@@ -121,6 +121,12 @@ def used(connection: sqlite3.Connection, tenant: str, container_id: str, now: fl
     return Container(**dict(zip(Container.__struct_fields__, rows[0], strict=True))) if rows else None
 
 
+def is_there(connection: sqlite3.Connection, tenant: str, container_id: str) -> bool:
+    """Whether it has a place in lists, expired or not; asking is no use of it."""
+    query = "SELECT 1 FROM containers WHERE tenant = ? AND id = ?"
+    return connection.execute(query, (tenant, container_id)).fetchone() is not None
+
+
 def listed(connection: sqlite3.Connection, given: Mapping[str, Any], *, ascending: bool) -> list[Container]:
     """`given`: tenant, name, after, now, most."""
     order, beyond = ("ASC", ">") if ascending else ("DESC", "<")

@@ -90,9 +90,15 @@ class ContainerStore:
     async def listed(
         self, tenant: str, *, name: str | None, after: str | None, limit: int, ascending: bool
     ) -> tuple[list[Container], bool]:
-        """So many, and whether there are more."""
+        """So many, and whether there are more. Raises NotFoundError for an `after` that is none of them."""
         given = {"tenant": tenant, "name": name, "after": after, "now": self.now(), "most": limit + 1}
-        found = await self.facts.run(lambda connection: rows.listed(connection, given, ascending=ascending))
+
+        def read(connection: sqlite3.Connection) -> list[Container]:
+            if after is not None and not rows.is_there(connection, tenant, after):
+                raise no_container(after, param="after")
+            return rows.listed(connection, given, ascending=ascending)
+
+        found = await self.facts.run(read)
         return found[:limit], len(found) > limit
 
     async def delete(self, tenant: str, container_id: str) -> None:
@@ -127,7 +133,7 @@ class ContainerStore:
                 try:
                     return found, self.path(found).open("rb")
                 except FileNotFoundError:  # it is being erased
-                    raise _no_file(container_id, file_id) from None
+                    raise no_file(container_id, file_id) from None
 
         return await on_disk(work)
 
@@ -245,16 +251,16 @@ def no_container(container_id: str, param: str = "container_id") -> NotFoundErro
     return NotFoundError(told, param=param, code="container_not_found")
 
 
-def _no_file(container_id: str, file_id: str) -> NotFoundError:
+def no_file(container_id: str, file_id: str, param: str = "file_id") -> NotFoundError:
     told = f"there is no file {file_id[:64]!r} in the container {container_id[:64]!r}"
-    return NotFoundError(told, param="file_id", code="file_not_found")
+    return NotFoundError(told, param=param, code="file_not_found")
 
 
 def _named(files: Iterable[ContainerFile], container_id: str, file_id: str) -> ContainerFile:
     for file in files:
         if file.id == file_id:
             return file
-    raise _no_file(container_id, file_id)
+    raise no_file(container_id, file_id)
 
 
 def _write(folder: Path, name: str, stored: str, content: Content) -> Written:

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from serving.api.containers.body import ContainerBody, ContainerFileBody
-from serving.api.containers.container_store import ContainerOwner, ContainerStore
+from serving.api.containers.container_store import ContainerOwner, ContainerStore, no_file
 from serving.api.files.file_store import FileStore
 from serving.api.files.routes import DOWNLOAD, limit_of, page, tenant_of
 from serving.api.files.upload import read_upload
@@ -85,9 +85,11 @@ def container_routes(containers: ContainerStore, files: FileStore, tools: ToolRe
         found = await containers.files(tenant_of(request), _container(request))
         shown = [file.shown() for file in (found if _is_ascending(request) else found[::-1])]
         after = request.query_params.get("after")
-        first = next((place + 1 for place, file in enumerate(shown) if file["id"] == after), 0 if after is None else -1)
+        places = [place for place, file in enumerate(shown) if file["id"] == after]
+        if after is not None and not places:
+            raise no_file(_container(request), after, param="after")
         limit = limit_of(request, default=_LISTED, most=MOST_LISTED)
-        rest = [] if first < 0 else shown[first:]
+        rest = shown[places[0] + 1 :] if places else shown
         return JSONResponse(page(rest[:limit], more=len(rest) > limit))
 
     async def file_facts(request: Request) -> Response:

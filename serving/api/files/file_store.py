@@ -152,7 +152,10 @@ class FileStore:
     async def listed(
         self, tenant: str, *, purpose: str | None, after: str | None, limit: int, ascending: bool
     ) -> tuple[list[StoredFile], bool]:
-        """So many files, and whether there are more."""
+        """So many files, and whether there are more. Raises NotFoundError for an `after` that is none of them: who
+        deletes what they list would else take the first page for all."""
+        if after is not None:
+            await self.find(tenant, after, param="after")
         order, beyond = ("ASC", ">") if ascending else ("DESC", "<")
         query = (
             f"SELECT {_COLUMNS} FROM files WHERE tenant = :tenant AND (:purpose IS NULL OR purpose = :purpose) "

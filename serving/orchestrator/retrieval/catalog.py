@@ -351,9 +351,13 @@ _STORE_PLACE = _Place("id", "stores", "tenant = ?1 AND NOT is_gone")
 def _sliced(
     connection: sqlite3.Connection, query: str, place: _Place, values: Sequence[Any], part: Slice, where: str = ""
 ) -> tuple[list[bytes], bool]:
+    """Raises NotFoundError for an `after` or `before` that is not in the list."""
     after, before = f"?{len(values) + 1}", f"?{len(values) + 2}"
     at = f"(SELECT number FROM {place.table} WHERE {place.where} AND {place.id} = {{}})"
     beyond, short = (">", "<") if part.ascending else ("<", ">")
+    for param, named in (("after", part.after), ("before", part.before)):
+        if named is not None and connection.execute(at.format(after)[1:-1], (*values, named)).fetchone() is None:
+            raise NotFoundError(f"there is no {named[:64]!r} in this list", param=param, code="item_not_found")
     backwards = part.before is not None and part.after is None
     order = "ASC" if part.ascending != backwards else "DESC"
     rows = connection.execute(

@@ -82,6 +82,8 @@ async def test_files_are_added_read_page_by_page_and_deleted(client: openai.Asyn
     assert (copied.path, copied.source, added.bytes) == ("/mnt/data/x y_.csv", "user", 2)
     seen = [file.id async for file in client.containers.files.list(made.id, limit=1)]
     assert seen == [added.id, copied.id]
+    with pytest.raises(openai.NotFoundError, match="no file 'cfile_gone'"):
+        await client.containers.files.list(made.id, after="cfile_gone")
     assert (await client.containers.files.retrieve(added.id, container_id=made.id)).id == added.id
     await client.containers.files.delete(added.id, container_id=made.id)
     with pytest.raises(openai.NotFoundError, match="no file"):
@@ -92,6 +94,8 @@ async def test_containers_are_listed_by_name_and_page_by_page(client: openai.Asy
     made = [(await client.containers.create(name=name)).id for name in ("a", "b", "a")]
     assert [one.id async for one in client.containers.list(limit=1, order="asc")] == made
     assert [one.id async for one in client.containers.list(name="a")] == [made[2], made[0]]
+    with pytest.raises(openai.NotFoundError, match="no container 'cntr_gone'"):
+        await client.containers.list(after="cntr_gone")
 
 
 async def test_what_a_container_cannot_be_is_refused_by_name(client: openai.AsyncOpenAI) -> None:

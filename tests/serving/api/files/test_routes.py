@@ -69,6 +69,15 @@ async def test_a_list_goes_page_by_page_and_by_purpose(api: Api) -> None:
         assert (await api.get(f"{FILES}?{wrong}")).status_code == 400
 
 
+async def test_who_deletes_what_they_list_is_told_and_does_not_take_the_first_page_for_all(api: Api) -> None:
+    ids = [(await _upload(api, b"x")).json()["id"] for _ in range(3)]
+    await _delete(api, f"{FILES}/{ids[2]}")
+    reply = await api.get(f"{FILES}?after={ids[2]}")
+    assert (reply.status_code, reply.json()["error"]["param"]) == (404, "after")
+    reply = await api.get(f"/v1/batches?after={ids[0]}")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "batch_not_found")
+
+
 @pytest.mark.parametrize(
     ("given", "shown"),
     [("../../etc/passwd", "passwd"), ("..\\..\\x.jsonl", "x.jsonl"), ("/", "upload"), ("a" * 400, "a" * 255)],

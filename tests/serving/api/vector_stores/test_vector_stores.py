@@ -118,6 +118,12 @@ async def test_stores_are_listed_changed_and_deleted(shop: Shop) -> None:
         assert [store.id async for store in client.vector_stores.list(limit=2)] == made[::-1]
         part = await client.vector_stores.list(order="asc", before=made[3], limit=2)
         assert [store.id for store in part.data] == made[1:3]
+        for place in ("after", "before"):
+            with pytest.raises(openai.NotFoundError, match="'vs_gone'") as gone:
+                await client.vector_stores.list(**{place: "vs_gone"})
+            assert gone.value.param == place
+            with pytest.raises(openai.NotFoundError, match="'file-gone'"):
+                await client.vector_stores.files.list(made[0], **{place: "file-gone"})
         changed = await client.vector_stores.update(
             made[0], name="new", expires_after={"anchor": "last_active_at", "days": 2}
         )
