@@ -43,6 +43,7 @@ USES_JAX = {
     "exchange.py",
     "conversion.py",
     "compiled.py",
+    "beside.py",
     "deployment_plan.py",
     "roofline.py",
 }

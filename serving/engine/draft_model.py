@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from flax import nnx
 from jax.sharding import Mesh
 
 from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import LayerForm, ModelShape
-from models.stages import Stages
+from models.stages import Stages, on_abstract_mesh
 from pallas_kernels.dispatch import AttentionBody
 from serving.config import Deployment
 from serving.engine.drafting import DraftGuesser, Guesser
@@ -19,7 +19,7 @@ from serving.engine.limits import ExecutorLimits, WatchedLayers
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.errors import CheckpointError, ConfigError
 from sharding.mesh import MeshError
-from sharding.params import placement_of
+from sharding.params import Placement, placement_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,27 @@ def load_draft(
     path = deployment.speculation.checkpoint
     if deployment.speculation.kind != "draft" or path is None:
         return None
+    _, placement = draft_shapes(path, target, dtype, layers, mesh)
+    try:
+        model, shape, _ = checkpoints.load(
+            path,
+            dtype,
+            layers=layers,
+            max_length=max_model_len,
+            placement=placement,
+            progress=lambda done, total: report("loading the draft model", done, total),
+        )
+    except ModelCheckpointError as error:
+        raise CheckpointError(f"speculation.checkpoint: {error}") from error
+    assert not isinstance(model, Stages)  # a pipeline has no speculation
+    return DraftModel(model, shape, DraftGuesser())
+
+
+def draft_shapes(
+    path: Path, target: ModelShape, dtype: Any, layers: LayerForm, mesh: Mesh
+) -> tuple[DraftModel, Placement]:
+    """The draft model from its config.json alone, each leaf a jax.ShapeDtypeStruct as it lies on the mesh, and where it
+    lies. Raises as `load_draft`."""
     try:
         planned, shape, _ = checkpoints.abstract(path, dtype, mesh=mesh, layers=layers)
         if shape.vocab_size != target.vocab_size:
@@ -65,20 +86,10 @@ def load_draft(
                 param="checkpoint",
             )
         placement = placement_of(mesh, shape.num_heads, shape.num_kv_heads)
-        placement.abstract(nnx.state(planned))
-        model, shape, _ = checkpoints.load(
-            path,
-            dtype,
-            layers=layers,
-            max_length=max_model_len,
-            placement=placement,
-            progress=lambda done, total: report("loading the draft model", done, total),
-        )
+        return DraftModel(on_abstract_mesh(planned, placement), shape, DraftGuesser()), placement
     except MeshError as error:
         raise ConfigError(
             f"speculation.checkpoint: the draft model on this mesh: {error}", param="checkpoint"
         ) from error
     except ModelCheckpointError as error:
         raise CheckpointError(f"speculation.checkpoint: {error}") from error
-    assert not isinstance(model, Stages)  # a pipeline has no speculation
-    return DraftModel(model, shape, DraftGuesser())

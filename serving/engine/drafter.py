@@ -75,16 +75,23 @@ class Drafter:
         return next(layout for layout in self._layouts if layout.tokens >= num_tokens)
 
     def _compiled(self, limits: ExecutorLimits, progress: Progress | None) -> Mapping[BatchLayout, jax.stages.Compiled]:
-        program, whole = self.stage.program, everywhere(self.stage.mesh)
-        lies = jax.tree.map(lambda leaf: leaf.sharding, self.stage.pool)
-        lowered: dict[tuple[str, object], jax.stages.Lowered] = {}
-        for layout in dict.fromkeys(self._layouts):
-            draft = jax.jit(
-                functools.partial(drafting.draft, self._guesser, program, layout, limits.guesses, limits.max_num_seqs),
-                donate_argnums=1,
-                out_shardings=(lies, whole),
-            )
-            vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=whole)
-            lowered["draft", layout] = draft.lower(self.stage.weights, self.resident.pool, vector, *self._given)
+        lowered: dict[tuple[str, object], jax.stages.Lowered] = {
+            ("draft", layout): lowered_draft(self.stage, self._guesser, layout, limits, self._given)
+            for layout in dict.fromkeys(self._layouts)
+        }
         compiled = compile_lowered(lowered, progress)
         return {layout: compiled["draft", layout] for layout in dict.fromkeys(self._layouts)}
+
+
+def lowered_draft(
+    stage: Stage, guesser: drafting.Guesser, layout: BatchLayout, limits: ExecutorLimits, given: tuple[Any, ...]
+) -> jax.stages.Lowered:
+    """Of shapes alone. `given` are those of what `guesser` reads of the model that it guesses for."""
+    whole = everywhere(stage.mesh)
+    draft = jax.jit(
+        functools.partial(drafting.draft, guesser, stage.program, layout, limits.guesses, limits.max_num_seqs),
+        donate_argnums=1,
+        out_shardings=(jax.tree.map(lambda leaf: leaf.sharding, stage.pool), whole),
+    )
+    vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=whole)
+    return draft.lower(stage.weights, stage.pool, vector, *given)

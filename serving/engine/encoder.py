@@ -31,20 +31,12 @@ class Encoder:
     def __init__(self, model: Any, facts: TextFacts, batch_tokens: int, progress: Progress | None = None) -> None:
         """Compiles every program."""
         self.facts = facts
-        self.batch_sizes: Mapping[int, int] = {
-            length: max(1, batch_tokens // length) for length in sorted({*LENGTHS, facts.max_tokens})
-            if length <= facts.max_tokens
-        }  # fmt: skip
-        graph, self._state = nnx.split(model)
-
-        def vectors(state: Any, token_ids: Array, lengths: Array) -> Array:
-            return bert.mean_vectors(nnx.merge(graph, state)(token_ids, lengths), lengths)
-
+        self.batch_sizes = batch_sizes(facts.max_tokens, batch_tokens)
+        _, self._state = nnx.split(model)
         shapes = sorted({(b, n) for n, most in self.batch_sizes.items() for b in (1, most)})
         self._programs: dict[tuple[int, int], Callable[..., Array]] = {}
         for done, (texts, length) in enumerate(shapes, start=1):
-            token_ids, lengths = (jax.ShapeDtypeStruct(dims, jnp.int32) for dims in ((texts, length), (texts,)))
-            self._programs[texts, length] = jax.jit(vectors).lower(self._state, token_ids, lengths).compile()
+            self._programs[texts, length] = lowered_vectors(model, texts, length).compile()
             if progress is not None:
                 progress("compiling the encoder", done, len(shapes))
 
@@ -59,6 +51,23 @@ class Encoder:
             token_ids[row, : len(text)] = text
             lengths[row] = len(text)
         return np.asarray(self._programs[rows, length](self._state, token_ids, lengths))[: len(texts)]
+
+
+def batch_sizes(max_tokens: int, batch_tokens: int) -> Mapping[int, int]:
+    """Texts of a batch, by the length that they are padded to."""
+    lengths = (length for length in sorted({*LENGTHS, max_tokens}) if length <= max_tokens)
+    return {length: max(1, batch_tokens // length) for length in lengths}
+
+
+def lowered_vectors(model: Any, texts: int, length: int) -> jax.stages.Lowered:
+    """Of a batch of so many texts. The leaves may be jax.ShapeDtypeStructs."""
+    graph, state = nnx.split(model)
+
+    def vectors(state: Any, token_ids: Array, lengths: Array) -> Array:
+        return bert.mean_vectors(nnx.merge(graph, state)(token_ids, lengths), lengths)
+
+    token_ids, lengths = (jax.ShapeDtypeStruct(dims, jnp.int32) for dims in ((texts, length), (texts,)))
+    return jax.jit(vectors).lower(state, token_ids, lengths)
 
 
 def load_encoder(deployment: Deployment, progress: Progress | None = None) -> Encoder | None:

@@ -23,6 +23,7 @@ from models.sequence_parallel import split_sequences
 from models.split_experts import Wish, split_experts
 from models.stages import layers_of_stages, on_abstract_mesh
 from pallas_kernels.dispatch import Body, attention_body, grouped_matmul_body
+from serving.engine.hidden_pages import WatchedPool
 from serving.engine.kernels import checked_matmul
 from serving.engine.limits import ExecutorLimits
 from serving.engine.pipeline import lower_steps
@@ -45,7 +46,7 @@ class Holdings:
     multiplied: int  # numbers in the weights, without those of experts and of such an embedding
     multiplied_experts: int  # numbers in the weights of routed experts
     rows: int  # the sampler's state
-    position: int  # pages of one position, all layers
+    position: int  # pages of one position, all layers, without hidden states that are kept with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ class AbstractDeployment:
     ) -> None:
         """recipe, products: of the weights that are kept in fewer bits; cache_dtype: of pages, by default `dtype`."""
         self.shape = family.shape(config)
-        self._mesh, self._limits, self._page_dtype = mesh, limits, cache_dtype or dtype
-        self._body = attention_body(body)
+        self._mesh, self._limits = mesh, limits
+        self.body, self.page_dtype = attention_body(body), cache_dtype or dtype
         model = family.build(config, dtype, seed=None, layers="stacked")
         if recipe is not None:
             quantize_model(model, recipe, products or Products(), mesh)
@@ -100,6 +101,12 @@ class AbstractDeployment:
             ),
         )
 
+    @property
+    def width(self) -> int:
+        """D"""
+        first = self._model.parts[0] if len(stage_meshes(self._mesh)) > 1 else self._model
+        return first.embedding.table.get_value().shape[1]
+
     def holdings(self) -> Holdings:
         """Of a device of the stage that has most weights."""
         stages = self._stages(1)
@@ -113,7 +120,7 @@ class AbstractDeployment:
             multiplied=fullest.numbers(lambda path, axes: "experts" not in axes) - fullest.gathered_numbers(),
             multiplied_experts=fullest.numbers(lambda path, axes: "experts" in axes),
             rows=len(stages) * sum(map(_local_bytes, jax.tree.leaves(self._rows))),  # those of each lane
-            position=max(bytes_on_a_device(stage.pool) for stage in stages) // self._limits.page_size,
+            position=max(map(_bytes_of_pages, stages)) // self._limits.page_size,
         )
 
     def compile(self, num_pages: int) -> dict[int, CompiledStep]:
@@ -136,7 +143,7 @@ class AbstractDeployment:
 
     def _stages(self, num_pages: int) -> list[Stage]:
         limits = replace(self._limits, num_pages=num_pages)
-        return stages_of(self._model, self.shape, limits, self._body, self._page_dtype, self._mesh)
+        return stages_of(self._model, self.shape, limits, self.body, self.page_dtype, self._mesh)
 
 
 Chosen = Callable[[tuple[Any, ...], tuple[str | None, ...]], bool]
@@ -174,6 +181,10 @@ class _Leaves:
 
     def _tied(self) -> bool:
         return self.nbytes(lambda path, axes: path[0] == "head") == 0
+
+
+def _bytes_of_pages(stage: Stage) -> int:
+    return bytes_on_a_device(stage.pool.pages if isinstance(stage.pool, WatchedPool) else stage.pool)
 
 
 def _is_embedding(path: tuple[Any, ...], axes: tuple[str | None, ...]) -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,21 @@ from models.sequence_parallel import fewest_tokens
 from models.split_experts import ExpertExchange, Way, Wish
 from models.tensor_files import read_json
 from serving.config import Deployment
+from serving.engine.device import most_guesses
 from serving.engine.kernels import body_for
 from serving.engine.limits import ExecutorLimits, of_a_lane, of_a_shard
 from serving.engine.reduced_precision import page_dtype, products_of, recipe_of
 from serving.errors import ConfigError
 from serving.planner import roofline
+from serving.planner.beside import (
+    AbstractEncoder,
+    AbstractGuesser,
+    Beside,
+    Companion,
+    SmallModel,
+    guesser_of,
+    pooled_sums,
+)
 from serving.planner.compiled import AbstractDeployment, CompiledStep, Holdings
 from serving.planner.roofline import Footprint, Step
 from sharding.chips import Chip
@@ -49,9 +59,11 @@ class Plan:
     devices: int  # that the mesh uses
     memory: int  # of a device
     holdings: Holdings
+    beside: tuple[Beside, ...]  # what the same engine holds for other ends
     shards: int  # data shards, each with its own pages
     steps: dict[int, CompiledStep]  # by tokens, of all shards
     expert_ways: dict[int, Way]  # how routed experts are joined, by the same tokens
+    temporaries_beside: dict[str, int]  # of the largest program of what is beside, by its name
     max_model_len: int
     decode: dict[int, list[Step]]  # context -> by DECODE_SEQUENCES
     prefill: list[Step]  # by PREFILL_TOKENS
@@ -59,7 +71,8 @@ class Plan:
 
     @property
     def temporaries(self) -> int:
-        return max((step.temporaries for step in self.steps.values()), default=0)
+        """Of the largest program: one runs at a time."""
+        return max((*(step.temporaries for step in self.steps.values()), *self.temporaries_beside.values()), default=0)
 
     @property
     def positions(self) -> int:
@@ -68,8 +81,17 @@ class Plan:
 
     @property
     def positions_of_a_shard(self) -> int:
-        held = self.holdings
-        return (self.memory - held.weights - held.rows - self.temporaries) // held.position
+        return (self.memory - self.fixed - self.temporaries) // self.position
+
+    @property
+    def fixed(self) -> int:
+        """What is there whatever the context: weights, rows and sums."""
+        return _fixed(self.holdings, self.beside)
+
+    @property
+    def position(self) -> int:
+        """All that one position of context takes."""
+        return _position(self.holdings, self.beside)
 
     @property
     def fits(self) -> bool:
@@ -92,6 +114,9 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
         mesh = make_mesh(sizes, devices_of(machine))
         limits = _limits(deployment, family.shape(config), mesh, machine.chip.kind)
         dtype = jnp.dtype(deployment.model.dtype or "bfloat16")
+        guesses = most_guesses(deployment.speculation, mesh.shape)
+        small = guesser_of(deployment, family, config, dtype, mesh, family.shape(config))
+        limits = dataclasses.replace(limits, guesses=guesses, watched=None if small is None else small.form.watched)
         body = body_for(deployment.engine.kernels, machine.chip.kind)
         products = products_of(deployment.model, machine.chip, body, on_cpu=False, devices=mesh.devices.size)
         kept = described_weights(family, config, fields, products, recipe_of(deployment.model), deployment.name)
@@ -114,8 +139,12 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
     except (ValueError, RuntimeError) as error:
         raise ConfigError(str(error), param="topology") from error
     holdings, shape = abstract.holdings(), abstract.shape
+    companions = _companions(deployment, small, abstract, limits, mesh)
+    beside = tuple(companion.holdings() for companion in companions)
+    if deployment.model_embeddings is not None:
+        beside = (*beside, pooled_sums(limits, abstract.width))
     progress(f"compiling for {machine}: steps of {' and '.join(map(str, limits.token_buckets))} tokens")
-    compiled = _compiled_if_it_fits(abstract, holdings, machine.chip, limits)
+    compiled, temporaries = _compiled_if_it_fits(abstract, holdings, companions, beside, machine.chip, limits)
     plan = Plan(
         deployment=deployment.name,
         topology=str(machine),
@@ -123,8 +152,10 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
         devices=mesh.devices.size,
         memory=machine.chip.memory,
         holdings=holdings,
+        beside=beside,
         shards=limits.shards,
         steps=compiled,
+        temporaries_beside=temporaries,
         expert_ways=_expert_ways(mesh, deployment.engine.expert_exchange, shape, limits),
         max_model_len=limits.max_model_len,
         decode={},
@@ -185,19 +216,45 @@ def _limits(deployment: Deployment, shape: ModelShape, mesh: Mesh, platform: str
     )
 
 
+def _companions(
+    deployment: Deployment, small: SmallModel | None, abstract: AbstractDeployment, limits: ExecutorLimits, mesh: Mesh
+) -> list[Companion]:
+    found: list[Companion] = []
+    if small is not None:
+        found.append(AbstractGuesser(small, limits, abstract.body, abstract.page_dtype, mesh))
+    if deployment.embeddings is not None:
+        found.append(AbstractEncoder(deployment.embeddings, mesh.devices.flat[0]))
+    return found
+
+
+def _fixed(holdings: Holdings, beside: Sequence[Beside]) -> int:
+    return holdings.weights + holdings.rows + sum(one.weights + one.sums for one in beside)
+
+
+def _position(holdings: Holdings, beside: Sequence[Beside]) -> int:
+    return holdings.position + sum(one.pages + one.states for one in beside)
+
+
 def _compiled_if_it_fits(
-    abstract: AbstractDeployment, holdings: Holdings, chip: Chip, limits: ExecutorLimits
-) -> dict[int, CompiledStep]:
-    """The steps, with about as many pages as will be served, so that a copy of them would show; {} if too large."""
-    free = chip.memory - holdings.weights - holdings.rows
-    if free < limits.max_model_len * holdings.position:
-        return {}
+    abstract: AbstractDeployment,
+    holdings: Holdings,
+    companions: Sequence[Companion],
+    beside: Sequence[Beside],
+    chip: Chip,
+    limits: ExecutorLimits,
+) -> tuple[dict[int, CompiledStep], dict[str, int]]:
+    """The steps, with about as many pages as will be served, so that a copy of them would show, and what the largest
+    program of each companion takes for the time that it runs; nothing if too large."""
+    free, position = chip.memory - _fixed(holdings, beside), _position(holdings, beside)
+    if free < limits.max_model_len * position:
+        return {}, {}
+    pages = int(POOL_SHARE * free) // (position * limits.page_size) or 1
     try:
-        return abstract.compile(int(POOL_SHARE * free) // (holdings.position * limits.page_size) or 1)
+        return abstract.compile(pages), {one.holdings().name: one.temporaries(pages) for one in companions}
     except RuntimeError as error:
         if OUT_OF_MEMORY not in str(error):
             raise
-        return {}
+        return {}, {}
 
 
 def _footprint(plan: Plan, shape: ModelShape, tokens: int, shards: int) -> Footprint:
@@ -230,10 +287,12 @@ def _advice(plan: Plan, shape: ModelShape, chip: Chip) -> list[str]:
     if plan.positions_of_a_shard >= SHORTEST:
         found.append(f"set engine.max_model_len to {plan.positions_of_a_shard // SHORTEST * SHORTEST} or less")
     held, title, parts = plan.holdings, chip.title, plan.devices // plan.shards
+    # What is beside it is taken not to shrink: an encoder does not, and a small model is small.
+    beside, of_beside = plan.fixed - held.weights, plan.position - held.position
     for size in divisors(shape.num_heads, shape.num_heads):
         # KV heads are repeated where there are fewer than devices: pages shrink no further then.
-        page = held.position * parts / min(size, shape.num_kv_heads)
+        page = held.position * parts / min(size, shape.num_kv_heads) + of_beside
         weights = held.weights * parts / size
-        if size > plan.devices and chip.memory * POOL_SHARE - weights - held.rows >= page * plan.max_model_len:
+        if size > plan.devices and chip.memory * POOL_SHARE - weights - beside >= page * plan.max_model_len:
             return [*found, f"split it over more devices: mesh.tensor = {size}, on {size} {title}"]
     return [*found, f"no number of {title} that divides its {shape.num_heads} heads holds it: take a larger chip"]

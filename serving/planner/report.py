@@ -9,7 +9,7 @@ from serving.planner.collectives import Collective
 from serving.planner.deployment_plan import Plan
 from serving.planner.roofline import Step
 
-GIB = 1 << 30
+KIB, GIB = 1 << 10, 1 << 30
 
 
 def print_plan(plan: Plan, console: Console) -> None:
@@ -35,6 +35,17 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "memory": plan.memory,
             "weights": held.weights,
             "sampler_rows": held.rows,
+            "beside": [
+                {
+                    "name": one.name,
+                    "weights": one.weights,
+                    "page_bytes_per_token": one.pages,
+                    "state_bytes_per_token": one.states,
+                    "sums": one.sums,
+                    "temporaries": plan.temporaries_beside.get(one.name, 0),
+                }
+                for one in plan.beside
+            ],
             "temporaries": plan.temporaries,
             "page_bytes_per_token": held.position,
         },
@@ -66,23 +77,29 @@ def _print_memory(plan: Plan, console: Console) -> None:
         f"({plan.devices} of its devices)"
     )
     table = Table("memory of a device", "GiB", title_justify="left")
-    used = held.weights + held.rows + plan.temporaries
     for name, size in (
         ("weights", held.weights),
+        *((f"weights of the {one.name}", one.weights) for one in plan.beside if one.weights),
         ("sampler's rows", held.rows),
-        ("temporaries of the largest step", plan.temporaries),
-        ("left for pages", plan.memory - used),
+        *(("sums of texts that are pooled", one.sums) for one in plan.beside if one.sums),
+        ("temporaries of the largest program", plan.temporaries),
+        ("left for pages", plan.memory - plan.fixed - plan.temporaries),
         ("in all", plan.memory),
     ):
         table.add_row(name, f"{size / GIB:,.2f}")
     table.columns[1].justify = "right"
     console.print(table)
-    held = f"{max(0, plan.positions):,} tokens of context fit, {held.position / 1024:,.1f} KiB each"
+    parts = [("pages", held.position)]
+    for one in plan.beside:
+        parts += [(f"pages of the {one.name}", one.pages), ("hidden states that it reads", one.states)]
+    told = [f"{size / KIB:,.1f} of {name}" for name, size in parts if size]
+    each = f" ({', '.join(told)})" if len(told) > 1 else ""
+    fitting = f"{max(0, plan.positions):,} tokens of context fit, {plan.position / KIB:,.1f} KiB each{each}"
     full = plan.positions // plan.max_model_len
     verdict = (
         f"{full:,} sequences of {plan.max_model_len:,}" if plan.fits else f"not one sequence of {plan.max_model_len:,}"
     )
-    console.print(f"{held}: {verdict}.")
+    console.print(f"{fitting}: {verdict}.")
 
 
 def _print_collectives(plan: Plan, console: Console) -> None:
@@ -117,6 +134,9 @@ def _print_speed(plan: Plan, console: Console) -> None:
         column.justify = "right"
     console.print(table)
     console.print("A roofline of bytes, operations and messages; launches and the host are not in it.")
+    if plan.beside:
+        told = ", ".join(one.name for one in plan.beside)
+        console.print(f"It is the chat model's alone: what is beside it ({told}) takes its own time, or saves some.")
     if any(step.tokens * context > plan.positions for context, steps in plan.decode.items() for step in steps):
         console.print("* More context than there are pages for.")
 

@@ -1,13 +1,16 @@
 """A deployment is planned with the real compilers and no hardware."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from serving.config import Deployment, EngineConfig, MeshConfig, ModelConfig, PlanConfig
+from serving.config import Deployment, EmbeddingsConfig, EngineConfig, MeshConfig, ModelConfig, PlanConfig
 from serving.errors import ConfigError
 from serving.planner.deployment_plan import make_plan
 from serving.planner.report import plan_record
+from serving.settings.model_embeddings import ModelEmbeddingsConfig
+from tests.fakes.tiny_encoder import save_tiny_encoder
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SMALL = """
@@ -37,7 +40,11 @@ def deployment(folder: Path, topology: str, tensor: int, *, layers: int = 4, max
 
 
 def test_a_plan_counts_memory_and_the_two_sums_of_each_layer(tmp_path: Path) -> None:
-    plan = make_plan(deployment(tmp_path, "v5e:2x2", tensor=4), None)
+    embeds = {
+        "embeddings": EmbeddingsConfig(checkpoint=save_tiny_encoder(tmp_path / "encoder"), name="e", max_tokens=40),
+        "model_embeddings": ModelEmbeddingsConfig(),
+    }
+    plan = make_plan(dataclasses.replace(deployment(tmp_path, "v5e:2x2", tensor=4), **embeds), None)
     layer = 2048 * 128 * (16 + 8 + 8 + 16) + 3 * 2048 * 5632
     whole = 4 * layer + 2 * 32000 * 2048
     assert plan.holdings.parameters == whole + 9 * 2048
@@ -47,6 +54,10 @@ def test_a_plan_counts_memory_and_the_two_sums_of_each_layer(tmp_path: Path) -> 
     sums = {one: count for one, count in step.collectives.items() if one.size == 16 * 2048 * 2}
     assert list(sums.values()) == [2 * 4 + 1]  # attention and MLP of each layer, and the split embedding
     assert {one.group for one in step.collectives} == {4}
+    encoder, pooling = plan.beside
+    assert plan.fixed == plan.holdings.weights + plan.holdings.rows + encoder.weights + pooling.sums
+    assert pooling.sums == 16 * 2048 * 4
+    assert list(plan.temporaries_beside) == ["encoder"]
     assert plan.fits
     assert plan.advice == []
     assert plan_record(plan)["context_tokens_that_fit"] == plan.positions
