@@ -78,7 +78,16 @@ def grammar_of(kind: str, text: str) -> str:
         if not (choices := json.loads(text)):
             raise ValueError("there must be at least one")
         return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(choice) for choice in choices))
-    return LLMatcher.grammar_from_lark(any_to_lark(text) if kind == "ebnf" else text)
+    return LLMatcher.grammar_from_lark(_lark_of(text) if kind == "ebnf" else text)
+
+
+def _lark_of(text: str) -> str:
+    try:
+        return any_to_lark(text)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # llguidance has no narrower one for a rule that is not there
+        raise ValueError(f"{error}") from error
 
 
 def resident_bytes() -> int:

@@ -125,6 +125,7 @@ def test_a_stream_that_goes_on_elsewhere_has_read_its_output(grammars: Grammars)
         (spec("json_schema", '{"not": {"type": "string"}}'), "not"),
         (spec("json_schema", '{"$ref": "http://elsewhere.example/schema"}'), "elsewhere"),
         (spec("lark", "start: undefined_rule"), "undefined_rule"),
+        (spec("ebnf", 'root ::= undefined_rule "x"'), "undefined_rule"),
         (spec("choice", "[]"), ""),
     ],
     ids=lambda value: value.text if isinstance(value, GrammarSpec) else "",
