@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from serving.errors import RequestError, UnsupportedError
-from serving.generation.call_grammar import ANY_ARGUMENTS, CallableTool, CallRules
+from serving.generation.call_grammar import ANY_ARGUMENTS, CallableTool, CallRules, arguments_of
 
 
 class FunctionName(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +59,9 @@ def call_rules(
     callable_tools = tuple(
         CallableTool(
             name=tool.name,
-            arguments=_arguments(tool.parameters) if tool.strict or (forced and tool.strict is None) else ANY_ARGUMENTS,
+            arguments=arguments_of(tool.name, tool.parameters)
+            if tool.strict or (forced and tool.strict is None)
+            else ANY_ARGUMENTS,
         )
         for tool in tools
     )
@@ -72,10 +74,3 @@ def refuse_form_beside_tools(param: str) -> None:
         f'{param} is not supported beside tools that may be called: send response_format, or tool_choice "none"',
         param=param,
     )
-
-
-def _arguments(parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """OpenAI: a function without parameters takes none."""
-    if parameters is None:
-        return {"type": "object", "properties": {}, "additionalProperties": False}
-    return {"type": "object", **parameters}

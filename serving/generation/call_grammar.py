@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.engine.request import GrammarKind, GrammarSpec
-from serving.errors import UnsupportedError
+from serving.errors import RequestError, UnsupportedError
 from serving.generation.answers.call_forms import CALL_FORMS
 from serving.generation.answers.harmony import HARMONY, HARMONY_TAGS
 from serving.generation.tokenizer import Tokenizer
@@ -31,6 +31,20 @@ class CallRules:
     required: bool  # at least one call, and no content
     many: bool  # more than one call may be made
     content: dict[str, Any] | None = None  # the JSON schema of content; None: content is free, and calls may follow it
+
+
+def arguments_of(name: str, parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """The schema of a tool's arguments, which are an object; OpenAI: a function without parameters takes none. Raises
+    RequestError for parameters of another type: what followed them could not be read as a call."""
+    if parameters is None:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    if (kind := parameters.get("type", "object")) != "object":
+        raise RequestError(
+            f'tools: parameters of {name} are of the type "object", as arguments are, not {f"{kind}"[:50]!r}',
+            param="tools",
+            code="invalid_value",
+        )
+    return {"type": "object", **parameters}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

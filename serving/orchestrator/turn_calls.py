@@ -9,7 +9,7 @@ from typing import Any
 
 from serving.errors import RequestError
 from serving.generation.answers.parts import ToolCall
-from serving.generation.call_grammar import ANY_ARGUMENTS, CallableTool, CallRules
+from serving.generation.call_grammar import ANY_ARGUMENTS, CallableTool, CallRules, arguments_of
 from serving.orchestrator.marked_data import marked
 from serving.orchestrator.tools.registry import ToolResult
 from serving.orchestrator.turn_request import TurnRequest
@@ -92,9 +92,7 @@ def _callable(tool: dict[str, Any], forced: bool) -> CallableTool:
     strict, parameters = function.get("strict"), function.get("parameters")
     if not (strict or (forced and strict is None)):
         return CallableTool(name=function["name"], arguments=ANY_ARGUMENTS)
-    if parameters is None:
-        parameters = {"properties": {}, "additionalProperties": False}
-    return CallableTool(name=function["name"], arguments={"type": "object", **parameters})
+    return CallableTool(name=function["name"], arguments=arguments_of(function["name"], parameters))
 
 
 def call_ids(request_id: str) -> Iterator[str]:

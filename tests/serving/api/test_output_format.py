@@ -14,6 +14,13 @@ CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+
+
+def listing(**fields: Any) -> dict[str, Any]:
+    """A tool whose arguments are no object."""
+    return {"type": "function", "function": {"name": "list", "parameters": {"type": "array"}, **fields}}
+
+
 STRICT = {"type": "function", "function": {"name": "find", "parameters": SCHEMA, "strict": True}}
 
 
@@ -177,6 +184,8 @@ async def test_strict_is_for_the_server_and_not_for_the_template(make_api: ApiMa
             "tool_choice.function.name",
         ),
         ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"tools": [listing(strict=True)]}, "tools"),
+        ({"tools": [listing()], "tool_choice": "required"}, "tools"),
         ({"tools": [TOOL], "guided_regex": "a"}, "guided_regex"),
     ],
 )
