@@ -154,8 +154,9 @@ def turn_tools(tools: Sequence[AnyTool], toolbox: Toolbox) -> TurnTools:
             _check_file_search(tool, number)
         if not names:
             unavailable.append(label)
-        allowed = tool.allowed_tools if isinstance(tool, McpTool) else None
-        for name in names if allowed is None else [name for name in names if name in allowed]:
+        if isinstance(tool, McpTool) and tool.allowed_tools is not None and names:
+            names = _allowed(tool.allowed_tools, names, tool.server_label, f"tools[{number}].allowed_tools")
+        for name in names:
             here[name] = _settings(tool)
             labels[name] = label
     return TurnTools(clients, here, labels, unavailable)
@@ -163,8 +164,11 @@ def turn_tools(tools: Sequence[AnyTool], toolbox: Toolbox) -> TurnTools:
 
 def chosen_tool(choice: NamedTool, registry: ToolRegistry) -> str:
     """The name of the one tool that is to be called. Raises RequestError where a type has several tools."""
-    if isinstance(choice, NamedFunction | NamedMcp):
+    if isinstance(choice, NamedFunction):
         return choice.name
+    if isinstance(choice, NamedMcp):
+        names = registry.group(f"{MCP}:{choice.server_label}")
+        return _allowed([choice.name], names, choice.server_label, "tool_choice")[0]
     names = registry.group(str(choice.__struct_config__.tag))
     if len(names) != 1:
         raise RequestError(
@@ -174,6 +178,20 @@ def chosen_tool(choice: NamedTool, registry: ToolRegistry) -> str:
             code="invalid_value",
         )
     return names[0]
+
+
+def _allowed(wanted: Sequence[str], names: Sequence[str], label: str, param: str) -> tuple[str, ...]:
+    """Those of a server's `names` that are wanted, in the server's order: a client may write them as the server does,
+    or with the label that they have here. Raises RequestError for one that the server does not have."""
+    found = {name for want in wanted for name in (want, f"{label}__{want}") if name in names}
+    for want in wanted:
+        if not {want, f"{label}__{want}"} & found:
+            raise RequestError(
+                f"{param} names {want[:150]!r}, which the server {label[:100]} does not have",
+                param=param,
+                code="invalid_value",
+            )
+    return tuple(name for name in names if name in found)
 
 
 def _check_file_search(tool: FileSearchTool, number: int) -> None:
