@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from serving.api.strict_json import join_path, json_type
 from serving.errors import RequestError, UnsupportedError
@@ -106,16 +107,42 @@ def _refuse_value(text: str, table: dict[str, Any], kind: type[Body]) -> NoRetur
         param = join_path(path, named[1])
         raise RequestError(f"{param} is not a known field", param=param, code="unknown_parameter")
     words = kind.words.get(re.sub(r"\[\d+\]", "[]", path))
-    if words is not None:
-        right = f"must be {' or '.join(map(shown, words))}"
-    else:
-        expected = _EXPECTED.match(what)
-        assert expected is not None, what
+    expected = _EXPECTED.match(what)
+    if words is None and expected is not None:
         right = f"must be {_alternatives(expected['kinds'])}{_bound(expected['bound'])}"
+    else:
+        right = f"must be {' or '.join(map(shown, words or _words_of(kind, path)))}"
     if "`key` in" in text or full.endswith("[...]"):
         member = "key" if "`key` in" in text else "value"
         raise RequestError(f"{path}: each {member} {right}", param=path, code="invalid_value")
     raise RequestError(f"{path} {right}, not {shown(_lookup(table, full))}", param=path, code="invalid_value")
+
+
+def _words_of(kind: type[Body], path: str) -> tuple[str, ...]:
+    """Those that the type of a field names: msgspec tells only that a value is none of them."""
+    types = _alone(inspect.type_info(kind))
+    for step in _STEP.finditer(path):
+        types = [alone for each in types for inner in _within(each, step[2]) for alone in _alone(inner)]
+    named = [each.values for each in types if isinstance(each, inspect.LiteralType)]
+    return tuple(dict.fromkeys(word for words in named for word in words if isinstance(word, str)))
+
+
+def _alone(kind: inspect.Type) -> list[inspect.Type]:
+    """The members of a union; any other type by itself."""
+    if isinstance(kind, inspect.Metadata):
+        return _alone(kind.type)
+    return [alone for each in kind.types for alone in _alone(each)] if isinstance(kind, inspect.UnionType) else [kind]
+
+
+def _within(kind: inspect.Type, member: str | None) -> list[inspect.Type]:
+    """What a struct's member may be; of a list, whose place has no name, what is in it."""
+    if member is None:
+        return [kind.item_type] if isinstance(kind, inspect.ListType) else []
+    if not isinstance(kind, inspect.StructType):
+        return []
+    if member == kind.tag_field:
+        return [inspect.LiteralType((kind.tag,))]
+    return [field.type for field in kind.fields if field.encode_name == member]
 
 
 def _alternatives(kinds: str) -> str:

@@ -1,12 +1,29 @@
 from typing import Any
 
+import msgspec
 import pytest
 
 from serving.api.chat_body import ChatBody
 from serving.api.completion_body import CompletionBody
+from serving.api.engine_routes import SleepBody
+from serving.api.messages.body import MessagesBody
+from serving.api.responses.body import ResponsesBody
 from serving.api.tokenize_body import TokenizeBody
 from serving.api.typed_body import Body, typed
 from serving.errors import RequestError
+
+
+class _A(msgspec.Struct, tag="a"):
+    pass
+
+
+class _B(msgspec.Struct, tag="b"):
+    pass
+
+
+class TaggedBody(Body, kw_only=True):
+    items: list[_A | _B]
+
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -58,6 +75,34 @@ def test_an_error_names_the_field_what_it_is_and_what_would_be_right(
     assert says in error.message
     assert error.message.startswith(param)
     assert len(error.message) < 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "param", "says"),
+    [
+        (SleepBody, {"weights": "disk"}, "weights", 'must be "host" or "none", not "disk"'),
+        (
+            ResponsesBody,
+            {"input": [{"type": "message", "role": "user", "content": "hi", "status": "done"}]},
+            "input[0].status",
+            'must be "calling" or "completed" or ',
+        ),
+        (MessagesBody, {"cache_control": {"type": "ephemeral", "ttl": "2h"}}, "cache_control.ttl", 'not "2h"'),
+        (
+            MessagesBody,
+            {"system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "2h"}}]},
+            "system[0].cache_control.ttl",
+            'not "2h"',
+        ),
+        (TaggedBody, {"items": [{"type": "c"}]}, "items[0].type", 'must be "a" or "b", not "c"'),
+    ],
+)
+def test_a_word_that_is_none_of_a_types_is_answered_with_those_that_are(
+    kind: type[Body], fields: dict[str, Any], param: str, says: str
+) -> None:
+    error = _refusal(fields, kind, {})
+    assert error.param == param
+    assert says in error.message
 
 
 @pytest.mark.parametrize("kind", [ChatBody, CompletionBody, TokenizeBody])
