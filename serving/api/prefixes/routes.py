@@ -40,6 +40,13 @@ def prefix_routes(first: Service, limits: PrefixCacheConfig, max_body_bytes: int
                 f"ttl may be {limits.pin_seconds:g} seconds here, not {ttl}", param="ttl", code="invalid_value"
             )
         tokens = tuple(await encoded_prompt(service, body.to_encode(), request.state.request_id))
+        window = (await service.engine.info()).max_model_len
+        if len(tokens) > window:
+            raise RequestError(
+                f"the prefix has {len(tokens)} tokens, and no prompt may have more than {window}",
+                param="prompt" if body.messages is None else "messages",
+                code="context_length_exceeded",
+            )
         tenant = _tenant(request)
         salt = salt_of(tenant, body.cache_salt or "")
         name = _name(tokens, salt)

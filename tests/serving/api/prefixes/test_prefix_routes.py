@@ -8,7 +8,7 @@ from serving.gateway.gateway import Gateway
 from serving.gateway.identity import Identity
 from serving.gateway.key_store import KeyStore
 from serving.gateway.principal import Scope
-from tests.serving.api.conftest import Api, ApiMaker, chat_body
+from tests.serving.api.conftest import WINDOW, Api, ApiMaker, chat_body
 
 SYSTEM = {"role": "system", "content": "Speak as a lighthouse keeper would. " * 8}
 TOOL = {"type": "function", "function": {"name": "tide", "parameters": {"type": "object"}}}
@@ -73,6 +73,8 @@ async def test_what_cannot_be_pinned_is_refused_by_name(make_api: ApiMaker) -> N
     for body, param in (
         ({}, "prompt"),
         ({"prompt": "a", "messages": [SYSTEM]}, "prompt"),
+        ({"prompt": "a" * (WINDOW + 1)}, "prompt"),
+        ({"messages": [{"role": "system", "content": "a" * (WINDOW + 1)}]}, "messages"),
         ({"prompt": "a", "tools": [TOOL]}, "tools"),
         ({"prompt": "a", "ttl": 10**6}, "ttl"),
         ({"prompt": "a", "ttl": 0}, "ttl"),
