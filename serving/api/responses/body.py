@@ -67,7 +67,7 @@ class SchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag
 
 class TextConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     format: PlainFormat | ObjectFormat | SchemaFormat | None = None
-    verbosity: None = None  # ask for it in the instructions
+    verbosity: Literal["medium"] | None = None  # which is OpenAI's default; for another ask in the instructions
 
 
 class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +81,7 @@ class ResponsesBody(Body, kw_only=True):
 
     refused: ClassVar = REFUSED_RESPONSES
     words: ClassVar = {
+        "text.verbosity": ("medium",),
         **item_words("input"),
         **TOOL_WORDS,
         **SCHEDULING_WORDS,

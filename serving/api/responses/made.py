@@ -21,7 +21,7 @@ from serving.api.responses.asked import their_param, turn_request
 from serving.api.responses.body import ResponsesBody
 from serving.api.responses.container_files import ContainerFiles
 from serving.api.responses.items import stored_items
-from serving.api.responses.outline import outline_of, review_notice, whole
+from serving.api.responses.outline import is_whole, outline_of, review_notice, whole
 from serving.api.responses.output import Output, Told, Write, sources_of
 from serving.api.responses.owner import owner_for
 from serving.api.responses.record import Record, StoredRecord, Unrecorded
@@ -239,7 +239,7 @@ class MadeResponse:
         assert ended is not None
         if self.generation.reviewed:
             self._outline.note(review_notice(self.generation.reviewed))
-        async for told in self._written(self._output.end()):
+        async for told in self._written(self._output.end(whole=is_whole(ended))):
             yield told
         self._outline.end(ended, self._turns.service.now())
         await self._record.end(self._outline.facts, joins=True)

@@ -67,7 +67,7 @@ class Outline:
 
     def end(self, ended: TurnEnded, now: float) -> None:
         self.usage = ended.usage
-        if ended.reason in _WHOLE:
+        if is_whole(ended):
             self.status, self.completed_at = "completed", math.floor(now)
             return
         self.status = "incomplete"
@@ -81,6 +81,11 @@ class Outline:
 
     def cancel(self) -> None:
         self.status = "cancelled"
+
+
+def is_whole(ended: TurnEnded) -> bool:
+    """Whether nothing cut the answer short."""
+    return ended.reason in _WHOLE
 
 
 def outline_of(body: ResponsesBody, response_id: str, model: str, now: float) -> Outline:

@@ -100,9 +100,9 @@ class Output:
                 if made.item["type"] != "function_call":
                     yield self._item_event("done", made.position)
 
-    def end(self) -> Iterator[Write | Told]:
-        """Of a turn that came to its end."""
-        yield from self._close("completed")
+    def end(self, *, whole: bool) -> Iterator[Write | Told]:
+        """Of a turn that came to its end: the model's, or one that its bounds made."""
+        yield from self._close("completed" if whole else "incomplete")
         yield from self._break_off("the answer was cut off, and the tool did not run")
 
     def cut(self) -> Iterator[Write | Told]:

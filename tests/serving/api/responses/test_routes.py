@@ -135,7 +135,15 @@ async def test_an_answer_that_is_cut_off_says_why(make_api: ApiMaker) -> None:
     made = await create(api, max_output_tokens=6)
     assert (made["status"], made["incomplete_details"]["reason"]) == ("incomplete", "max_output_tokens")
     assert texts(made["output"]) == ["a long"]
+    assert made["output"][0]["status"] == "incomplete"
     assert (await stream(api, max_output_tokens=6))[-1]["type"] == "response.incomplete"
+
+
+async def test_a_verbosity_that_would_do_nothing_is_refused_by_name(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says("fine"))
+    assert (await create(api, text={"verbosity": "medium"}))["status"] == "completed"
+    reply = await api.post("/v1/responses", {"input": "hi", "text": {"verbosity": "low"}})
+    assert reply.json()["error"]["message"] == 'text.verbosity must be "medium", not "low"'
 
 
 async def test_an_answer_follows_a_schema(make_api: ApiMaker) -> None:
@@ -232,6 +240,20 @@ async def test_a_response_that_is_not_there_is_a_404(make_api: ApiMaker, path: s
     method = "POST" if path == "/cancel" else "GET"
     error = await ask(api, method, f"/v1/responses/resp_{'0' * 48}{path}", 404)
     assert error["error"]["code"] == "response_not_found"
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("parent", [f"resp_{'0' * 48}", "resp_x", "../ü\n"])
+async def test_a_parent_that_is_not_there_is_told_by_its_parameter(
+    make_api: ApiMaker, parent: str, stored: bool
+) -> None:
+    error = await refused(make_api(), 404, previous_response_id=parent, store=stored)
+    assert (error["param"], error["code"]) == ("previous_response_id", "response_not_found")
+
+
+async def test_a_conversation_that_is_not_there_is_told_by_its_parameter(make_api: ApiMaker) -> None:
+    error = await refused(make_api(), 404, conversation=f"conv_{'0' * 48}")
+    assert (error["param"], error["code"]) == ("conversation", "conversation_not_found")
 
 
 class Library:
