@@ -22,6 +22,7 @@ from serving.api.chat_body import (
     ToolMessage,
     UserMessage,
 )
+from serving.api.messages.error_shape import THREAD
 from serving.api.output_format import JsonSchemaFormat, NamedSchema
 from serving.api.sampling_body import MAX_SALT_CHARS, SCHEDULING_WORDS
 from serving.api.tool_choice import FunctionName, NamedChoice, ToolChoice
@@ -38,6 +39,7 @@ REFUSED_MESSAGES = {
     "mcp_servers": Refusal("the server calls no tools itself"),
     "service_tier": Refusal("there is one tier", ("auto", "standard_only")),
     "speed": Refusal("there is one speed", ("standard",)),
+    THREAD: Refusal("messages are kept by who sends them; /v1/responses keeps conversations"),
 }
 
 

@@ -179,6 +179,18 @@ async def test_what_is_not_offered_is_refused_by_name(make_api: ApiMaker, fields
     assert param.split(".")[0] in said["error"]["message"]
 
 
+async def test_the_sdks_tool_runner_goes_on_without_the_thread_that_it_asks_for_first(make_api: ApiMaker) -> None:
+    @anthropic.beta_async_tool
+    async def add(a: int) -> str:
+        """Adds."""
+        return str(a + 1)
+
+    async with _sdk(make_api(make_api.says(CALL), make_api.says("It is 2."))) as client:
+        runner = client.beta.messages.tool_runner(model=MODEL, max_tokens=400, tools=[add], messages=[HI])
+        last = await runner.until_done()
+    assert [block.to_dict().get("text") for block in last.content] == ["It is 2."]
+
+
 async def test_failures_are_the_sdks_exceptions(make_api: ApiMaker, tmp_path: Path) -> None:
     keys = KeyStore(tmp_path / "keys.sqlite")
     access = AccessConfig(auth=AuthConfig(keys=Path("keys.sqlite")))
