@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
 
 from serving.api.adapter_names import AdapterNames
 from serving.api.batches.batches import Batches, open_batches
@@ -41,6 +42,7 @@ from serving.api.text_routes import text_routes
 from serving.api.token_routes import model_routes, token_routes
 from serving.api.tool_routes import tool_routes
 from serving.api.vector_stores.vector_stores import VectorStores, open_vector_stores
+from serving.api.websocket import PATH as SOCKET_PATH
 from serving.api.websocket import socket_routes
 from serving.config import FilesConfig, ServerConfig
 from serving.engine.client import Engine
@@ -174,6 +176,7 @@ def build_app(
         lifespan=partial(_lifespan, service, batches, stores, responses, board),
     )
     app.router.redirect_slashes = False
+    app.router.default = _nowhere
     app.state.service = service
     app.state.board = board
     app.state.vector_stores = stores
@@ -215,6 +218,14 @@ def _routes(
         *document_routes(),
         *page_routes(),
     ]
+
+
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    """Of a path that no route has, whatever the protocol."""
+    if scope["type"] == "http" and scope["path"] == SOCKET_PATH:
+        told = "this path is a WebSocket: the request must ask for the upgrade, which a proxy may have taken out"
+        raise HTTPException(426, told, {"upgrade": "websocket"})
+    raise HTTPException(404)
 
 
 def _kept_data(

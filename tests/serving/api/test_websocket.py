@@ -209,6 +209,20 @@ async def test_a_page_of_another_origin_cannot_open_a_socket(make_api: ApiMaker)
             pass
 
 
+async def test_a_socket_elsewhere_and_a_request_without_its_upgrade_are_told_so(make_api: ApiMaker) -> None:
+    api = make_api()
+    async with listening(api.app) as port:
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            async with connect(f"ws://127.0.0.1:{port}/v1/chat/completions"):
+                pass
+    assert refused.value.response.status_code == 404
+    assert json.loads(refused.value.response.body or b"")["error"]["code"] == "unknown_url"
+    reply = await api.get("/v1/socket")
+    assert (reply.status_code, reply.headers["upgrade"]) == (426, "websocket")
+    assert reply.json()["error"]["code"] == "upgrade_required"
+    assert (await api.get("/v1/sockets")).status_code == 404
+
+
 async def test_bytes_and_messages_that_are_too_long_close_the_socket_with_their_codes(make_api: ApiMaker) -> None:
     api = make_api(make_api.says("x"), max_body_bytes=2048)
     async with listening(api.app) as port:
