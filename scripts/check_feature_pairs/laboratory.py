@@ -30,8 +30,8 @@ from serving.settings.speculation import SpeculationConfig
 
 STREAMS = 4
 ROUNDING = 1e-4  # of a logit: two best logits nearer than this may change places with the order of a sum
-_BUCKETS = (4, 32)  # of tokens in a step
-_CHUNK = 8
+_BUCKETS = (16, 32)  # of tokens in a step; the smaller one has room for guesses of every stream
+_CHUNK = 16
 _MOST_ROUNDS, _MOST_GUESSES = 4, 3
 _HOST_BYTES = 4 << 20
 _TOKENS = 36  # of an answer

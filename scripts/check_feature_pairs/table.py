@@ -93,8 +93,8 @@ async def checked(check: PairCheck, pairs: Iterable[Pair]) -> AsyncIterator[Chec
 
 
 def as_table(found: Iterable[Checked], features: Sequence[Feature]) -> Table:
-    """The upper half: a cell for each pair, on the diagonal each feature alone."""
-    cells: dict[frozenset[str], str] = {}
+    """A cell for each pair, on the diagonal each feature alone."""
+    cells: dict[frozenset[str], str] = {frozenset(apart): "-" for apart in APART}
     for one in found:
         mark = {"same": "=", "tie": "~", "other": "X", "refused": "-"}[one.verdict]
         cells[frozenset(feature.name for feature in one.pair)] = mark + ("°" if one.idle else "")
