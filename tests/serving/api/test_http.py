@@ -177,7 +177,7 @@ async def test_what_the_engine_raises_at_once_has_a_status_streamed_or_not(
 
 async def test_more_streams_than_the_limit_are_refused_with_a_time_to_wait(make_api: ApiMaker) -> None:
     api = make_api(make_api.says("x"), max_streams=4)
-    with api.service.slots.take(3, param="n"):
+    with api.service.slots.take(3, api.service.metrics.open_streams, param="n"):
         assert (await api.post(CHAT, chat_body())).status_code == 200
         for stream in (False, True):
             reply = await api.post(CHAT, chat_body(n=2, stream=stream))
