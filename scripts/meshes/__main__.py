@@ -81,9 +81,9 @@ def heads() -> int:
     """1 where a head on some mesh makes other guesses than on one device, or its model gives other tokens."""
     good = []
     print("| architecture | mesh | tokens and guesses |\n|---|---|---|", flush=True)
-    for name in [name for one in FAMILIES if getattr(one, "gives_states", False) for name in one.architectures]:
-        with tempfile.TemporaryDirectory() as folder:
-            given = HeadDeployment(Path(folder) / "model", name)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in [name for one in FAMILIES if getattr(one, "gives_states", False) for name in one.architectures]:
+            given = HeadDeployment(Path(folder) / name, name)
             alone = given.on()
             tokens, _ = given.streams(alone, guesses=False)
             expected = given.streams(alone)
