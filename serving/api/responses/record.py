@@ -1,11 +1,12 @@
 """Where a response is written down as it goes: in a store, or, where the client wants nothing kept, nowhere."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from serving.api.responses.call_items import interrupted
-from serving.errors import ConflictError, ConversationStoreError
+from serving.errors import ConflictError, ConversationStoreError, NotFoundError
 from serving.observability.logs import log_failure
 from serving.sessions.conversations.conversations import Conversations, NotHeldError
 from serving.sessions.conversations.records import Item, Owner, StoredTurn
@@ -61,15 +62,16 @@ class StoredRecord:
         self._created_at = created_at
 
     async def begin(self, facts: Facts, inputs: Sequence[Item]) -> Sequence[Item]:
-        begun = await self._conversations.begin(
-            self._owner,
-            self._id,
-            facts=facts,
-            inputs=inputs,
-            created_at=self._created_at,
-            parent=self._parent,
-            conversation=self._conversation,
-        )
+        with _as_asked_for(self._parent):
+            begun = await self._conversations.begin(
+                self._owner,
+                self._id,
+                facts=facts,
+                inputs=inputs,
+                created_at=self._created_at,
+                parent=self._parent,
+                conversation=self._conversation,
+            )
         return begun.history
 
     async def put(self, position: int, item: Item, *, last: bool = False) -> None:
@@ -118,7 +120,10 @@ class Unrecorded:
         self._parent = parent
 
     async def begin(self, facts: Facts, inputs: Sequence[Item]) -> Sequence[Item]:
-        return [] if self._parent is None else await self._conversations.history(self._owner, self._parent)
+        if self._parent is None:
+            return []
+        with _as_asked_for(self._parent):
+            return await self._conversations.history(self._owner, self._parent)
 
     async def put(self, position: int, item: Item, *, last: bool = False) -> None:
         pass
@@ -134,6 +139,21 @@ class Unrecorded:
 
     def abandon(self) -> None:
         pass
+
+
+@contextmanager
+def _as_asked_for(parent: str | None) -> Iterator[None]:
+    """What is not there, by the parameter that named it; whatever its name looks like, a parent is a response."""
+    try:
+        yield
+    except NotFoundError as error:
+        if error.param is not None:
+            raise
+        if parent is None:
+            raise NotFoundError(error.message, param="conversation", code=error.code) from None
+        raise NotFoundError(
+            f"there is no response {parent[:100]!r} here", param="previous_response_id", code="response_not_found"
+        ) from None
 
 
 async def close_lost(conversations: Conversations, stored: StoredTurn) -> None:
