@@ -29,6 +29,7 @@ MAGIC = {
     b"\xd0\xcf\x11\xe0": "an old Office file",
     b"\x7fELF": "a program",
 }
+WITH_EXTRA = "read only where weft is installed with its extra: pip install weft[ocr]"
 READABLE = "text, Markdown, HTML, PDF and images are read"
 UNSEEN = frozenset(("script", "style", "noscript", "template", "svg", "math", "head", "iframe", "object", "select"))
 BLOCKS = frozenset(
@@ -200,6 +201,8 @@ def read_pdf(path: Path, limits: Limits) -> Read:
         ) from None
     if len(pdf) > limits.most_pages:
         raise UnreadableError("invalid_file", f"it has {len(pdf)} pages; {limits.most_pages} are read")
+    seen = _Pictures() if find_spec("rapidocr") else None
+    drawn = [pypdfium2.raw.FPDF_PAGEOBJ_IMAGE, pypdfium2.raw.FPDF_PAGEOBJ_PATH]  # scanned, or letters as outlines
     parts, starts, length = [], [], 0
     for page in pdf:
         starts.append(length)
@@ -207,6 +210,8 @@ def read_pdf(path: Path, limits: Limits) -> Read:
         text = (
             page.get_textpage().get_text_bounded().replace("\r\n", "\n").replace("\ufffe\n", "").replace("\ufffe", "")
         )
+        if seen is not None and not text.strip() and next(page.get_objects(filter=drawn), None) is not None:
+            text = seen.text_in(_rendered(page))
         parts.append(f"{text}\n\n")
         length += len(parts[-1])
         if length > limits.most_chars:
@@ -214,22 +219,41 @@ def read_pdf(path: Path, limits: Limits) -> Read:
         page.close()
     text = bounded("".join(parts), limits)
     if not text.strip():
-        raise UnreadableError(
-            "invalid_file", "its pages have no text: they may be pictures of text, which are read only as image files"
-        )
+        how = "none was found in their pictures" if seen else f"pictures of text are {WITH_EXTRA}"
+        raise UnreadableError("invalid_file", f"its pages have no text: {how}")
     return Read(text, starts)
+
+
+def _rendered(page: Any) -> Any:
+    """A page of a PDF as a picture of 150 dots an inch, fewer where it is huge."""
+    width, height = page.get_size()  # in points, of which an inch has 72
+    scale = min(150 / 72, (MOST_PIXELS / 2 / max(width * height, 1.0)) ** 0.5)
+    return page.render(scale=scale).to_pil().convert("RGB")
+
+
+class _Pictures:
+    """What reads the text in pictures. It loads its models, so it is made for the first picture of a file."""
+
+    def __init__(self) -> None:
+        self._read: Callable[[Any], Any] | None = None
+
+    def text_in(self, picture: Any) -> str:
+        """Line by line; "" where there is none."""
+        if self._read is None:
+            import logging
+
+            logging.disable(logging.CRITICAL)
+            from rapidocr import RapidOCR
+
+            self._read = RapidOCR(params=ONE_THREAD)
+        found = self._read(picture)
+        return "\n".join(line for line in (getattr(found, "txts", None) or ()) if line.strip())
 
 
 def read_image(path: Path, limits: Limits) -> Read:
     if find_spec("rapidocr") is None:
-        raise UnreadableError(
-            "unsupported_file", "images are read only where weft is installed with its extra: pip install weft[ocr]"
-        )
-    import logging
-
-    logging.disable(logging.CRITICAL)
+        raise UnreadableError("unsupported_file", f"images are {WITH_EXTRA}")
     from PIL import Image, UnidentifiedImageError
-    from rapidocr import RapidOCR
 
     Image.MAX_IMAGE_PIXELS = MOST_PIXELS // 2  # PIL refuses twice as many
     try:
@@ -237,11 +261,10 @@ def read_image(path: Path, limits: Limits) -> Read:
             shown = image.convert("RGB")
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
         raise UnreadableError("invalid_file", f"it is not an image that can be read: {error}") from None
-    found = RapidOCR(params=ONE_THREAD)(shown)
-    lines = [line for line in (getattr(found, "txts", None) or ()) if line.strip()]
-    if not lines:
+    text = _Pictures().text_in(shown)
+    if not text:
         raise UnreadableError("invalid_file", "no text was found in the image")
-    return Read(bounded("\n".join(lines), limits), [])
+    return Read(bounded(text, limits), [])
 
 
 READERS: dict[str, Callable[[Path, Limits], Read]] = {

@@ -71,11 +71,23 @@ def test_a_pdf_that_swells_meets_its_limits_and_nobody_else(tmp_path: Path) -> N
     assert read(tmp_path, "a.txt", b"fine").text == "fine"
 
 
-def test_text_in_a_picture_is_read(tmp_path: Path) -> None:
+def picture_of(text: str) -> Image.Image:
     picture = Image.new("RGB", (700, 120), "white")
-    ImageDraw.Draw(picture).text((20, 30), "Wool is washed in warm water", "black", ImageFont.load_default(40))
-    picture.save(made := tmp_path / "made.png")
+    ImageDraw.Draw(picture).text((20, 30), text, "black", ImageFont.load_default(40))
+    return picture
+
+
+def test_text_in_a_picture_is_read(tmp_path: Path) -> None:
+    picture_of("Wool is washed in warm water").save(made := tmp_path / "made.png")
     assert "washed in warm water" in read(tmp_path, "a.png", made.read_bytes()).text
+
+
+def test_scanned_pages_of_a_pdf_are_read_as_pictures(tmp_path: Path) -> None:
+    first, second = picture_of("Wool is washed in warm water"), picture_of("Linen is ironed damp")
+    first.save(made := tmp_path / "made.pdf", save_all=True, append_images=[second], resolution=150)
+    found = read(tmp_path, "a.pdf", made.read_bytes())
+    assert "washed in warm water" in found.text[: found.page_starts[1]]
+    assert "Linen is ironed" in found.text[found.page_starts[1] :]
 
 
 def test_a_picture_of_too_many_points_is_not_drawn(tmp_path: Path) -> None:
@@ -93,3 +105,10 @@ def test_without_its_extra_an_image_is_refused_by_name(tmp_path: Path, monkeypat
     monkeypatch.setattr(parse_worker, "find_spec", lambda _: None)
     with pytest.raises(parse_worker.UnreadableError, match=r"weft\[ocr\]"):
         parse_worker.read_image(tmp_path / "a.png", parse_worker.Limits(most_chars=9, most_pages=9))
+
+
+def test_without_its_extra_a_scanned_pdf_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture_of("Wool").save(made := tmp_path / "made.pdf")
+    monkeypatch.setattr(parse_worker, "find_spec", lambda _: None)
+    with pytest.raises(parse_worker.UnreadableError, match=r"weft\[ocr\]"):
+        parse_worker.read_pdf(made, parse_worker.Limits(most_chars=9, most_pages=9))
