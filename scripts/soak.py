@@ -122,9 +122,9 @@ def main() -> int:
     parser.add_argument("--log", choices=("memory", "sqlite"), default="sqlite", help="of the streams")
     args = parser.parse_args()
     looks, failed = asyncio.run(soak(args))
-    table = Table("", *(f"round {number + 1}" for number in range(len(looks))))
-    for name in asdict(looks[0]):
-        table.add_row(name, *(f"{asdict(one)[name]:g}" for one in looks))
+    table = Table(*(name.replace("_", " ") for name in asdict(looks[0])))
+    for one in looks:
+        table.add_row(*(f"{value:g}" for value in asdict(one).values()))
     Console().print(table, failed or "no visit failed")
     return int(bool(failed) or has_grown(looks))
 
