@@ -156,6 +156,7 @@ def build_app(
         max_body_bytes,
         files=None if batches is None else batches.files,
         containers=None if batches is None else batches.containers.store,
+        stores=None if stores is None else stores.catalog,
     )
     app = Starlette(
         routes=with_known_queries(

@@ -27,11 +27,13 @@ from serving.api.responses.owner import owner_for
 from serving.api.responses.record import Record, StoredRecord, Unrecorded
 from serving.api.responses.tools import AnyTool, turn_tools
 from serving.api.responses.turn_container import LOST, container_of, in_container
+from serving.api.responses.turn_stores import check_stores
 from serving.api.service import Service
 from serving.api.turns import ModelCalls, turn_runner
 from serving.errors import ConversationStoreError, EngineError, QuotaError, RequestError, WeftError
 from serving.generation.request import TextRequest
 from serving.observability.logs import log_failure
+from serving.orchestrator.retrieval.catalog import Catalog
 from serving.orchestrator.turn_calls import OfferedTools
 from serving.orchestrator.turn_events import ContextFitted, Notice, TurnEnded, TurnEvent
 from serving.orchestrator.turn_request import TurnRequest
@@ -50,6 +52,7 @@ class TurnService:
     conversations: Conversations
     files: FileStore | None = None  # that programs may read
     containers: ContainerStore | None = None  # that they leave theirs in
+    stores: Catalog | None = None  # that are searched
 
 
 class MadeResponse:
@@ -106,6 +109,7 @@ class MadeResponse:
             self._outline.status = "queued"
         asked, given = self._body.tools or (), ContainerFiles(self._turns.files, self._service.toolbox)
         self._tools = await given.given(self.owner.tenant, asked, self._tools)
+        await check_stores(self._turns.stores, self.owner.tenant, asked)
         history = await self._record.begin(self._outline.facts, self._inputs)
         try:
             self._output.sources += sources_of([*history, *self._inputs])
