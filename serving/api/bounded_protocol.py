@@ -1,4 +1,5 @@
-"""uvicorn's HTTP/1.1 protocol with bounds on headers: bytes, and seconds until they are complete."""
+"""uvicorn's HTTP/1.1 protocol with bounds: on the headers' bytes, on the seconds until they are complete, and on the
+requests that come at once."""
 
 import asyncio
 import logging
@@ -7,6 +8,8 @@ from typing import Any
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from serving.api.arrivals import Arrivals
+from serving.api.error_reply import UNAVAILABLE_RETRY_SECONDS
 from serving.api.service import new_id
 from serving.api.sse import ABORT_EXTENSION
 from serving.api.tls import PEER_EXTENSION, common_name
@@ -17,7 +20,7 @@ HEADER_BYTES = 32 << 10  # request line and headers
 HEADER_SECONDS = 10.0  # from the first byte, or from the connection, to the end of the headers
 STALL_SECONDS = 1.0  # a timer that fires so late says more about this process than about a client
 
-_CODES = {400: "bad_request", 408: "request_timeout", 431: "headers_too_large"}
+_CODES = {400: "bad_request", 408: "request_timeout", 431: "headers_too_large", 503: "overloaded"}
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +29,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """A client that opens a connection and sends nothing, or sends a header a minute, is let go. What is refused here
     never reaches the application, so it is counted and logged here, under an id of its own."""
 
-    def __init__(self, *args: Any, metrics: Metrics, **options: Any) -> None:
+    def __init__(self, *args: Any, metrics: Metrics, arrivals: Arrivals | None = None, **options: Any) -> None:
+        """`arrivals` are those of all connections of a server."""
         super().__init__(*args, **options)
         self._metrics = metrics
+        self._arrivals = arrivals or Arrivals()
+        self._is_refused = False
         self._in_headers = True
         self._header_bytes = 0  # received while headers are incomplete
         self._field_bytes = 0  # parsed
@@ -71,7 +77,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
+        # What asks for work alone: probes, metrics and pages are answered as long as anything is.
+        assert self.parser is not None
+        if self.parser.get_method() == b"POST" and self._arrivals.too_many and self._is_idle:
+            self._is_refused = True
+            self._refuse(503, "more requests come than this server can even refuse")
+            return
         super().on_headers_complete()
+        self._arrivals.come(self.loop)
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._is_refused:
+            super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         if self._field_bytes > HEADER_BYTES:
@@ -100,6 +121,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._field_bytes > HEADER_BYTES:
             raise ValueError("headers too large")  # the parser stops and calls send_400_response
 
+    @property
+    def _is_idle(self) -> bool:
+        """No response is under way on this connection."""
+        return self.cycle is None or self.cycle.response_complete
+
     def _refuse_size(self) -> None:
         self._refuse(431, f"the headers are larger than {HEADER_BYTES} bytes")
 
@@ -109,12 +135,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         request_id, code = new_id(), _CODES[status]
-        answered = self.cycle is None or self.cycle.response_complete
+        answered = self._is_idle
         if answered:
-            error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-            body = msgspec.json.encode({"error": error})
+            kind = "overloaded_error" if status == 503 else "invalid_request_error"
+            body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+            wait = f"retry-after: {UNAVAILABLE_RETRY_SECONDS:.0f}\r\n" if status == 503 else ""
             head = (
-                f"content-type: application/json\r\nx-request-id: {request_id}\r\nconnection: close\r\n"
+                f"content-type: application/json\r\nx-request-id: {request_id}\r\nconnection: close\r\n{wait}"
                 f"content-length: {len(body)}\r\n\r\n"
             )
             self.transport.write(STATUS_LINE[status] + head.encode("ascii") + body)

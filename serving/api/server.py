@@ -13,6 +13,7 @@ from uvicorn.lifespan.off import LifespanOff
 from uvicorn.lifespan.on import LifespanOn
 
 from serving.access import TlsConfig
+from serving.api.arrivals import Arrivals
 from serving.api.bounded_protocol import BoundedHttpProtocol
 from serving.api.drain import Drain
 from serving.api.service import Service
@@ -121,7 +122,7 @@ def api_server(
     it: nobody new is admitted, and streams that are open get `drain_seconds` to end. `on_start` is called once all of
     it listens."""
     service: Service = app.state.service
-    protocol = partial(BoundedHttpProtocol, metrics=service.metrics)
+    protocol = partial(BoundedHttpProtocol, metrics=service.metrics, arrivals=Arrivals())
     drain = Drain(service, drain_seconds)
     config = uvicorn.Config(
         drain.closing(app),

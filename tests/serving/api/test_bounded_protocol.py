@@ -8,7 +8,8 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.serving.api.conftest import ApiMaker
+from serving.api.arrivals import Arrivals
+from tests.serving.api.conftest import ApiMaker, chat_body
 from tests.serving.api.listening import listening
 
 
@@ -93,3 +94,23 @@ async def test_what_is_not_http_is_refused_in_the_error_shape(make_api: ApiMaker
     async with listening(make_api().app) as port:
         status, error = await _exchange(port, data)
     assert (status, error["code"]) == (400, "bad_request")
+
+
+async def test_where_too_many_come_at_once_work_is_refused_and_probes_are_answered(
+    make_api: ApiMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = make_api(make_api.says("x"))
+    body = json.dumps(chat_body()).encode()
+    last = b"host: localhost\r\nconnection: close\r\n"
+    asked = b"POST /v1/chat/completions HTTP/1.1\r\ncontent-type: application/json\r\n" + last
+    asked += b"content-length: %d\r\n\r\n" % len(body) + body
+    async with listening(api.app) as port:
+        with monkeypatch.context() as patch:
+            patch.setattr(Arrivals, "too_many", True)
+            head, told = await _reply(port, asked)
+            assert (int(head.split()[1]), json.loads(told)["error"]["code"]) == (503, "overloaded")
+            assert "retry-after: 5" in head
+            head, told = await _reply(port, b"GET /health/live HTTP/1.1\r\n" + last + b"\r\n")
+            assert (int(head.split()[1]), told) == (200, '{"status":"live"}')
+        assert int((await _reply(port, asked))[0].split()[1]) == 200
+    assert len(api.engine.requests) == 1
