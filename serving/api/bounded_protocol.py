@@ -1,5 +1,5 @@
 """uvicorn's HTTP/1.1 protocol with bounds: on the headers' bytes, on the seconds until they are complete, and on the
-requests that come at once."""
+connections that wait."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from serving.api.arrivals import Arrivals
+from serving.api.accept_queue import AcceptQueue
 from serving.api.error_reply import UNAVAILABLE_RETRY_SECONDS
 from serving.api.service import new_id
 from serving.api.sse import ABORT_EXTENSION
@@ -29,11 +29,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """A client that opens a connection and sends nothing, or sends a header a minute, is let go. What is refused here
     never reaches the application, so it is counted and logged here, under an id of its own."""
 
-    def __init__(self, *args: Any, metrics: Metrics, arrivals: Arrivals | None = None, **options: Any) -> None:
-        """`arrivals` are those of all connections of a server."""
+    def __init__(self, *args: Any, metrics: Metrics, queue: AcceptQueue | None = None, **options: Any) -> None:
+        """`queue` is that of all connections of a server."""
         super().__init__(*args, **options)
         self._metrics = metrics
-        self._arrivals = arrivals or Arrivals()
+        self._queue = queue or AcceptQueue()
         self._is_refused = False
         self._in_headers = True
         self._header_bytes = 0  # received while headers are incomplete
@@ -79,12 +79,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_headers = False
         # What asks for work alone: probes, metrics and pages are answered as long as anything is.
         assert self.parser is not None
-        if self.parser.get_method() == b"POST" and self._arrivals.too_many and self._is_idle:
+        if self.parser.get_method() == b"POST" and self._is_idle and self._queue.refuses():
             self._is_refused = True
             self._refuse(503, "more requests come than this server can even refuse")
             return
         super().on_headers_complete()
-        self._arrivals.come(self.loop)
 
     def on_body(self, body: bytes) -> None:
         if not self._is_refused:

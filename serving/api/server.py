@@ -13,7 +13,7 @@ from uvicorn.lifespan.off import LifespanOff
 from uvicorn.lifespan.on import LifespanOn
 
 from serving.access import TlsConfig
-from serving.api.arrivals import Arrivals
+from serving.api.accept_queue import AcceptQueue
 from serving.api.bounded_protocol import BoundedHttpProtocol
 from serving.api.drain import Drain
 from serving.api.service import Service
@@ -45,11 +45,13 @@ class ApiServer(uvicorn.Server):
         self,
         config: uvicorn.Config,
         drain: Drain,
+        queue: AcceptQueue,
         beside: Sequence[Listener] = (),
         on_start: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
         self._drain = drain
+        self._queue = queue
         self._beside = beside
         self._on_start = on_start
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,6 +86,7 @@ class ApiServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._queue.watch(sockets or ())
         for listener in self._beside:
             await listener.start()
         await super().startup(sockets)
@@ -122,7 +125,8 @@ def api_server(
     it: nobody new is admitted, and streams that are open get `drain_seconds` to end. `on_start` is called once all of
     it listens."""
     service: Service = app.state.service
-    protocol = partial(BoundedHttpProtocol, metrics=service.metrics, arrivals=Arrivals())
+    queue = AcceptQueue()
+    protocol = partial(BoundedHttpProtocol, metrics=service.metrics, queue=queue)
     drain = Drain(service, drain_seconds)
     config = uvicorn.Config(
         drain.closing(app),
@@ -141,4 +145,4 @@ def api_server(
         timeout_graceful_shutdown=round(drain_seconds),
         **tls_options(tls),
     )
-    return ApiServer(config, drain, beside, on_start)
+    return ApiServer(config, drain, queue, beside, on_start)

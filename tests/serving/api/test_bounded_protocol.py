@@ -8,7 +8,7 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.api.arrivals import Arrivals
+from serving.api.accept_queue import AcceptQueue
 from tests.serving.api.conftest import ApiMaker, chat_body
 from tests.serving.api.listening import listening
 
@@ -96,7 +96,7 @@ async def test_what_is_not_http_is_refused_in_the_error_shape(make_api: ApiMaker
     assert (status, error["code"]) == (400, "bad_request")
 
 
-async def test_where_too_many_come_at_once_work_is_refused_and_probes_are_answered(
+async def test_where_too_many_connections_wait_work_is_refused_and_probes_are_answered(
     make_api: ApiMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = make_api(make_api.says("x"))
@@ -106,7 +106,7 @@ async def test_where_too_many_come_at_once_work_is_refused_and_probes_are_answer
     asked += b"content-length: %d\r\n\r\n" % len(body) + body
     async with listening(api.app) as port:
         with monkeypatch.context() as patch:
-            patch.setattr(Arrivals, "too_many", True)
+            patch.setattr(AcceptQueue, "refuses", lambda _: True)
             head, told = await _reply(port, asked)
             assert (int(head.split()[1]), json.loads(told)["error"]["code"]) == (503, "overloaded")
             assert "retry-after: 5" in head
