@@ -36,6 +36,7 @@ from scripts.durability.stream_reader import Received, read_once, read_through
 
 PATH = "/v1/completions"
 STOPPED_SECONDS = 5.0
+DURABLE_SECONDS = 120.0
 DISK_BYTES = 64 << 10
 
 Fault = Callable[["Scene"], Awaitable[None]]
@@ -111,10 +112,26 @@ async def kill_redis(scene: Scene) -> None:
 
 
 async def kill_redis_then_api(scene: Scene) -> None:
-    """The API process dies after Redis is back and has been written anew."""
+    """The API process dies after Redis is back and has been written anew: until then readers are told that what they
+    read is not durable."""
     await kill_redis(scene)
-    await asyncio.sleep(2.0)
+    await all_durable(scene)
     await kill_api(scene)
+
+
+async def all_durable(scene: Scene) -> None:
+    deadline = time.monotonic() + DURABLE_SECONDS
+    while time.monotonic() < deadline:
+        undurable, mended = await asyncio.gather(
+            *(
+                asyncio.to_thread(scene.server.metric, "weft_durable_streams_total", label=f'event="{event}"')
+                for event in ("undurable", "mended")
+            )
+        )
+        if mended >= undurable > 0:
+            return
+        await asyncio.sleep(0.2)
+    raise RuntimeError(f"not all streams were durable again within {DURABLE_SECONDS:g} seconds")
 
 
 async def stop_engine(scene: Scene) -> None:

@@ -60,11 +60,11 @@ class Served:
             time.sleep(0.05)
         raise RuntimeError(f"there is no {role} process")
 
-    def metric(self, name: str) -> float:
-        """The sum of a metric's samples."""
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum of a metric's samples, of those with `label` (name="value")."""
         text = httpx.get(f"{self.url}/metrics", timeout=60).text
-        values = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)
-        return sum(map(float, values))
+        samples = re.findall(rf"^{re.escape(name)}((?:\{{.*\}})?) (\S+)$", text, re.MULTILINE)
+        return sum(float(value) for labels, value in samples if label in labels)
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
