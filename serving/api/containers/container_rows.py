@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -38,8 +38,10 @@ CREATE TABLE IF NOT EXISTS container_files (
 ) STRICT;
 """
 IS_LIVE = "last_active_at + 60 * minutes > :now"
-_CONTAINER = "id, name, created_at, last_active_at, minutes"
-_FILE = "id, container_id, name, bytes, created_at, source, mime_type, content"
+_CONTAINER = ", ".join(Container.__struct_fields__)
+_FILE = ", ".join(ContainerFile.__struct_fields__)
+
+Kind = TypeVar("Kind", Container, ContainerFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def used(connection: sqlite3.Connection, tenant: str, container_id: str, now: fl
         f"WHERE tenant = :tenant AND id = :id AND {IS_LIVE} RETURNING {_CONTAINER}"
     )
     rows = connection.execute(query, {"tenant": tenant, "id": container_id, "now": now}).fetchall()
-    return Container(**dict(zip(Container.__struct_fields__, rows[0], strict=True))) if rows else None
+    return _read(Container, rows[0]) if rows else None
 
 
 def is_there(connection: sqlite3.Connection, tenant: str, container_id: str) -> bool:
@@ -137,14 +139,14 @@ def listed(connection: sqlite3.Connection, given: Mapping[str, Any], *, ascendin
         f"ORDER BY number {order} LIMIT :most"
     )
     rows = connection.execute(query, given).fetchall()
-    return [Container(**dict(zip(Container.__struct_fields__, row, strict=True))) for row in rows]
+    return [_read(Container, row) for row in rows]
 
 
 def files_of(connection: sqlite3.Connection, container_id: str) -> list[ContainerFile]:
     """The oldest first."""
     query = f"SELECT {_FILE} FROM container_files WHERE container_id = ? ORDER BY number"
     rows = connection.execute(query, (container_id,)).fetchall()
-    return [ContainerFile(**dict(zip(ContainerFile.__struct_fields__, row, strict=True))) for row in rows]
+    return [_read(ContainerFile, row) for row in rows]
 
 
 def delete(connection: sqlite3.Connection, container_id: str) -> list[str]:
@@ -205,3 +207,8 @@ def change_files(
         connection.execute(f"INSERT INTO container_files (user, {_FILE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         kept.append(made)
     return Change(kept, left_out, dropped)
+
+
+def _read(kind: type[Kind], row: Sequence[Any]) -> Kind:
+    """`row` has the columns `_CONTAINER` or `_FILE`: the fields, in their order."""
+    return kind(**dict(zip(kind.__struct_fields__, row, strict=True)))

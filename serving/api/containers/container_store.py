@@ -82,10 +82,7 @@ class ContainerStore:
 
     async def find(self, tenant: str, container_id: str, *, param: str = "container_id") -> Container:
         """Raises NotFoundError, for another tenant's too."""
-        found = await self.facts.run(lambda connection: rows.used(connection, tenant, container_id, self.now()))
-        if found is None:
-            raise no_container(container_id, param)
-        return found
+        return await self.facts.run(lambda connection: self._used(connection, tenant, container_id, param))
 
     async def listed(
         self, tenant: str, *, name: str | None, after: str | None, limit: int, ascending: bool
@@ -106,8 +103,7 @@ class ContainerStore:
 
         def work() -> None:
             with self.facts.transaction() as connection:
-                if rows.used(connection, tenant, container_id, self.now()) is None:
-                    raise no_container(container_id)
+                self._used(connection, tenant, container_id)
                 dropped = rows.delete(connection, container_id)
             self.unlink(dropped)
 
@@ -127,8 +123,7 @@ class ContainerStore:
         def work() -> tuple[ContainerFile, BinaryIO]:
             # Within the transaction: what replaces a content unlinks it after its own.
             with self.facts.transaction() as connection:
-                if rows.used(connection, tenant, container_id, self.now()) is None:
-                    raise no_container(container_id)
+                self._used(connection, tenant, container_id)
                 found = _named(rows.files_of(connection, container_id), container_id, file_id)
                 try:
                     return found, self.path(found).open("rb")
@@ -142,8 +137,7 @@ class ContainerStore:
 
         def work() -> None:
             with self.facts.transaction() as connection:
-                if rows.used(connection, tenant, container_id, self.now()) is None:
-                    raise no_container(container_id)
+                self._used(connection, tenant, container_id)
                 found = _named(rows.files_of(connection, container_id), container_id, file_id)
                 rows.delete_file(connection, found.id)
             self.unlink([found.content])
@@ -167,6 +161,15 @@ class ContainerStore:
         for content in contents:
             (self.folder / content).unlink(missing_ok=True)
 
+    def _used(
+        self, connection: sqlite3.Connection, tenant: str, container_id: str, param: str = "container_id"
+    ) -> Container:
+        """Raises NotFoundError."""
+        found = rows.used(connection, tenant, container_id, self.now())
+        if found is None:
+            raise no_container(container_id, param)
+        return found
+
     async def _put(
         self,
         owner: ContainerOwner,
@@ -179,8 +182,7 @@ class ContainerStore:
     ) -> Change:
         def work() -> Change:  # to its end, though nobody may wait for it any more
             with self._written(files) as written, self.facts.transaction() as connection:
-                if rows.used(connection, owner.tenant, container_id, self.now()) is None:
-                    raise no_container(container_id)
+                self._used(connection, owner.tenant, container_id)
                 change = self._changed(connection, owner, container_id, written, removed, source, whole=whole)
             self.unlink(change.dropped)
             return change
