@@ -7,6 +7,7 @@
     health            liveness, readiness, metrics              page              the chat page
 
     request_body      bytes from the socket, bounded            strict_json       bytes -> object
+    listing           lists, page by page                       known_query       no other queries than a path has
     typed_body        object -> struct, or an error by path     sampling_body, chat_body, completion_body, tokenize_body
 
     generation        one request's streams: slots, merging, measuring            stream_slots, metered_engine

@@ -3,6 +3,8 @@
 import time
 from dataclasses import dataclass, field
 
+from starlette.requests import Request
+
 from serving.events.event_types import Protocol
 from serving.gateway.principal import Principal, anonymous
 from serving.observability.request_trace import UNTRACED, RequestTrace
@@ -16,3 +18,7 @@ class Caller:
     reply_fields: dict[str, str] = field(default_factory=dict)  # headers that the answer's head will have
     trace: RequestTrace = UNTRACED
     protocol: Protocol = "internal"  # that it came by, for the event log; internal: of this server's own
+
+
+def tenant_of(request: Request) -> str:
+    return request.state.caller.principal.tenant

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from serving.api.files.routes import limit_of, page
+from serving.api.listing import limit_of, page
 from serving.api.request_body import read_typed
 from serving.api.typed_body import Body
 from serving.errors import NotFoundError, RequestError
@@ -49,7 +49,7 @@ def review_routes(queue: ReviewQueue | None) -> list[Route]:
         if query.get("done") not in _DONE:
             raise RequestError("done must be true or false", param="done", code="invalid_value")
         wanted = ReviewFilter(category=query.get("category"), tenant=query.get("tenant"), done=_DONE[query.get("done")])
-        limit = limit_of(request, default=20, most=_MOST_LISTED)
+        limit = limit_of(request, most=_MOST_LISTED)
         found, more = await records().listed(wanted, after=query.get("after"), limit=limit)
         return JSONResponse(page([_shown(record) for record in found], more=more))
 

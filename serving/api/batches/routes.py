@@ -9,8 +9,9 @@ from serving.api.batches.batch import WINDOW_SECONDS, Batch, new_batch_id
 from serving.api.batches.batch_body import BatchBody
 from serving.api.batches.batch_store import BatchStore
 from serving.api.batches.runner import BatchRunner
+from serving.api.caller import tenant_of
 from serving.api.files.file_store import FileStore
-from serving.api.files.routes import limit_of, page, tenant_of
+from serving.api.listing import limit_of, page
 from serving.api.request_body import read_typed
 from serving.api.service import Service
 from serving.errors import RequestError
@@ -50,7 +51,7 @@ def batch_routes(service: Service, store: BatchStore, files: FileStore, runner: 
         return JSONResponse(batch.shown(*counts))
 
     async def listing(request: Request) -> Response:
-        limit = limit_of(request, default=20, most=MOST_LISTED)
+        limit = limit_of(request, most=MOST_LISTED)
         found, more = await store.listed(tenant_of(request), after=request.query_params.get("after"), limit=limit)
         return JSONResponse(page([batch.shown(*counts) for batch, counts in found], more=more))
 

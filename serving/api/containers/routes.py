@@ -1,18 +1,21 @@
 """POST, GET and DELETE under /v1/containers."""
 
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from functools import partial
+from typing import BinaryIO
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from serving.api.caller import tenant_of
 from serving.api.containers.body import ContainerBody, ContainerFileBody
 from serving.api.containers.container_store import ContainerOwner, ContainerStore, no_file
 from serving.api.files.file_store import FileStore
-from serving.api.files.routes import DOWNLOAD, limit_of, page, tenant_of
+from serving.api.files.routes import DOWNLOAD
 from serving.api.files.upload import read_upload
+from serving.api.listing import is_ascending, limit_of, page, page_of
 from serving.api.request_body import read_typed
 from serving.errors import RequestError, UnsupportedError
 from serving.orchestrator.tools.code_interpreter import CodeInterpreter
@@ -20,7 +23,6 @@ from serving.orchestrator.tools.file_names import plain_names
 from serving.orchestrator.tools.registry import ToolRegistry
 
 MOST_LISTED = 100
-_LISTED = 20  # where a client does not say
 _BODY_BYTES = 128 << 10
 
 
@@ -54,8 +56,8 @@ def container_routes(containers: ContainerStore, files: FileStore, tools: ToolRe
             tenant_of(request),
             name=query.get("name"),
             after=query.get("after"),
-            limit=limit_of(request, default=_LISTED, most=MOST_LISTED),
-            ascending=_is_ascending(request),
+            limit=limit_of(request, most=MOST_LISTED),
+            ascending=is_ascending(request),
         )
         return JSONResponse(page([one.shown() for one in found], more=more))
 
@@ -83,14 +85,8 @@ def container_routes(containers: ContainerStore, files: FileStore, tools: ToolRe
 
     async def file_listing(request: Request) -> Response:
         found = await containers.files(tenant_of(request), _container(request))
-        shown = [file.shown() for file in (found if _is_ascending(request) else found[::-1])]
-        after = request.query_params.get("after")
-        places = [place for place, file in enumerate(shown) if file["id"] == after]
-        if after is not None and not places:
-            raise no_file(_container(request), after, param="after")
-        limit = limit_of(request, default=_LISTED, most=MOST_LISTED)
-        rest = shown[places[0] + 1 :] if places else shown
-        return JSONResponse(page(rest[:limit], more=len(rest) > limit))
+        missing = partial(no_file, _container(request), param="after")
+        return JSONResponse(page_of(request, [file.shown() for file in found], most=MOST_LISTED, missing=missing))
 
     async def file_facts(request: Request) -> Response:
         return JSONResponse((await containers.find_file(tenant_of(request), *_file(request))).shown())
@@ -133,13 +129,6 @@ def _container(request: Request) -> str:
 
 def _file(request: Request) -> tuple[str, str]:
     return _container(request), request.path_params["file_id"]
-
-
-def _is_ascending(request: Request) -> bool:
-    order: Any = request.query_params.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise RequestError('order must be "asc" or "desc"', param="order", code="invalid_value")
-    return order == "asc"
 
 
 def _pieces(opened: BinaryIO) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from serving.api.conversations.body import ConversationBody, ItemsBody, MetadataBody
+from serving.api.listing import page
 from serving.api.request_body import read_typed
 from serving.api.responses.items import stored_items
 from serving.api.responses.outline import visible
@@ -53,9 +54,7 @@ def conversation_routes(service: Service, conversations: Conversations, max_body
         body = await read_typed(request, ItemsBody, max_body_bytes)
         items = stored_items(body.items, partial(new_id, tree=tree_of(_name(request)) or new_tree()))
         await conversations.add_items(_writer(request), _name(request), items, int(service.now()))
-        data = [visible(item, include) for item in items]
-        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"], "has_more": False}
-        return JSONResponse({"object": "list", "data": data, **ends})
+        return JSONResponse(page([visible(item, include) for item in items], more=False))
 
     async def item(request: Request) -> Response:
         include = include_of(request)

@@ -7,9 +7,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from serving.api.caller import tenant_of
 from serving.api.files.file_store import FileStore
 from serving.api.files.upload import read_upload
-from serving.errors import RequestError
+from serving.api.listing import is_ascending, limit_of, page
 
 MOST_LISTED = 10_000
 DOWNLOAD = {
@@ -32,15 +33,12 @@ def file_routes(files: FileStore, in_use: Callable[[sqlite3.Connection, str], bo
 
     async def listing(request: Request) -> Response:
         query = request.query_params
-        order = query.get("order", "desc")
-        if order not in ("asc", "desc"):
-            raise RequestError('order must be "asc" or "desc"', param="order", code="invalid_value")
         found, more = await files.listed(
             tenant_of(request),
             purpose=query.get("purpose"),
             after=query.get("after"),
             limit=limit_of(request, default=MOST_LISTED, most=MOST_LISTED),
-            ascending=order == "asc",
+            ascending=is_ascending(request),
         )
         return JSONResponse(page([file.shown() for file in found], more=more))
 
@@ -63,19 +61,3 @@ def file_routes(files: FileStore, in_use: Callable[[sqlite3.Connection, str], bo
         Route("/v1/files/{file_id}", delete, methods=["DELETE"]),
         Route("/v1/files/{file_id}/content", content, methods=["GET"]),
     ]
-
-
-def tenant_of(request: Request) -> str:
-    return request.state.caller.principal.tenant
-
-
-def limit_of(request: Request, *, default: int, most: int) -> int:
-    given = request.query_params.get("limit", str(default))
-    if not (given.isascii() and given.isdecimal() and len(given) <= 6 and 1 <= int(given) <= most):
-        raise RequestError(f"limit must be an integer in 1 .. {most}", param="limit", code="invalid_value")
-    return int(given)
-
-
-def page(data: list[dict[str, object]], *, more: bool) -> dict[str, object]:
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}

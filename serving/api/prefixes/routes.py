@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from serving.api.caller import tenant_of
 from serving.api.prefixes.body import DEFAULT_TTL, PrefixBody
 from serving.api.request_body import read_typed
 from serving.api.service import Service
@@ -47,7 +48,7 @@ def prefix_routes(first: Service, limits: PrefixCacheConfig, max_body_bytes: int
                 param="prompt" if body.messages is None else "messages",
                 code="context_length_exceeded",
             )
-        tenant = _tenant(request)
+        tenant = tenant_of(request)
         salt = salt_of(tenant, body.cache_salt or "")
         name = _name(tokens, salt)
         report = await service.engine.operate(
@@ -67,12 +68,14 @@ def prefix_routes(first: Service, limits: PrefixCacheConfig, max_body_bytes: int
     async def let_go(request: Request) -> Response:
         name = request.path_params["prefix_id"]
         service = first if len(first.every) == 1 else (await _find(request))[0]
-        await service.engine.operate(UnpinPrefix(name=name, owner=_tenant(request)))
+        await service.engine.operate(UnpinPrefix(name=name, owner=tenant_of(request)))
         return JSONResponse({"id": name, "object": "prefix", "deleted": True})
 
     async def _pins(request: Request) -> list[tuple[Service, PinnedPrefix]]:
         """Of every model."""
-        reports = [(service, await service.engine.operate(ListPins(owner=_tenant(request)))) for service in first.every]
+        reports = [
+            (service, await service.engine.operate(ListPins(owner=tenant_of(request)))) for service in first.every
+        ]
         return [(service, prefix) for service, report in reports for prefix in report.pins or ()]
 
     async def _find(request: Request) -> tuple[Service, PinnedPrefix]:
@@ -90,10 +93,6 @@ def prefix_routes(first: Service, limits: PrefixCacheConfig, max_body_bytes: int
         Route("/v1/prefixes/{prefix_id}", one, methods=["GET"]),
         Route("/v1/prefixes/{prefix_id}", let_go, methods=["DELETE"]),
     ]
-
-
-def _tenant(request: Request) -> str:
-    return request.state.caller.principal.tenant
 
 
 def _name(tokens: tuple[int, ...], salt: str) -> str:

@@ -12,8 +12,8 @@ from starlette.routing import Route
 
 from serving.api.connection import while_connected
 from serving.api.error_reply import error_code
-from serving.api.files.routes import limit_of
 from serving.api.generating_body import read_generating
+from serving.api.listing import page_of
 from serving.api.queue_notice import is_wanted, notice_of, with_notices
 from serving.api.responses.body import INCLUDES, ResponsesBody
 from serving.api.responses.items import shown
@@ -130,26 +130,11 @@ def include_of(request: Request) -> Sequence[str]:
 def item_page(request: Request, items: list[dict[str, Any]]) -> dict[str, Any]:
     """One page of items that stand oldest first. Raises RequestError, and NotFoundError for an `after` that is none of
     them."""
-    limit = limit_of(request, default=20, most=MOST_LISTED)
-    order = request.query_params.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise RequestError('order must be "asc" or "desc"', param="order", code="invalid_value")
-    ordered = items if order == "asc" else items[::-1]
-    after = request.query_params.get("after")
-    first = 0
-    if after is not None:
-        places = [place for place, item in enumerate(ordered) if item["id"] == after]
-        if not places:
-            raise NotFoundError(f"there is no item {after[:100]!r} here", param="after", code="item_not_found")
-        first = places[0] + 1
-    data = ordered[first : first + limit]
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
-        "has_more": first + limit < len(ordered),
-    }
+
+    def missing(after: str) -> NotFoundError:
+        return NotFoundError(f"there is no item {after[:100]!r} here", param="after", code="item_not_found")
+
+    return page_of(request, items, most=MOST_LISTED, missing=missing)
 
 
 async def _find(turns: TurnService, request: Request) -> StoredTurn:

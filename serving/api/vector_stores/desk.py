@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import msgspec
 from starlette.requests import Request
 
+from serving.api.caller import tenant_of
 from serving.api.files.file_store import FileStore
-from serving.api.files.routes import tenant_of
 from serving.api.service import Service
 from serving.api.vector_stores.bodies import BatchFile, Strategy, plain, sizes_of
 from serving.orchestrator.retrieval.catalog import Catalog

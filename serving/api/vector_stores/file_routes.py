@@ -5,7 +5,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from serving.api.files.routes import page, tenant_of
+from serving.api.caller import tenant_of
+from serving.api.listing import page
 from serving.api.request_body import read_typed
 from serving.api.vector_stores.bodies import BatchFile, FileAttributesBody, FileBatchBody, StoreFileBody, plain
 from serving.api.vector_stores.desk import Desk

@@ -5,12 +5,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from serving.api.caller import tenant_of
 from serving.api.connection import while_connected
-from serving.api.files.routes import limit_of, page, tenant_of
+from serving.api.listing import is_ascending, limit_of, page
 from serving.api.request_body import read_typed
 from serving.api.vector_stores.bodies import SearchBody, StoreBody, StoreUpdateBody
 from serving.api.vector_stores.desk import Desk
-from serving.errors import RequestError
 from serving.orchestrator.retrieval.catalog import Slice
 from serving.orchestrator.retrieval.search import Found
 from serving.orchestrator.retrieval.vector_store import VectorStore, new_store_id
@@ -98,12 +98,9 @@ def store_routes(desk: Desk) -> list[Route]:
 def slice_of(request: Request) -> Slice:
     """Raises RequestError."""
     query = request.query_params
-    order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise RequestError('order must be "asc" or "desc"', param="order", code="invalid_value")
     return Slice(
-        limit=limit_of(request, default=20, most=MOST_LISTED),
-        ascending=order == "asc",
+        limit=limit_of(request, most=MOST_LISTED),
+        ascending=is_ascending(request),
         after=query.get("after"),
         before=query.get("before"),
     )
