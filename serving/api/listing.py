@@ -8,9 +8,10 @@ from starlette.requests import Request
 from serving.errors import NotFoundError, RequestError
 
 USUAL_LIMIT = 20  # where a client does not say
+MOST_LISTED = 100  # at a time, where a list does not say
 
 
-def limit_of(request: Request, *, most: int, default: int = USUAL_LIMIT) -> int:
+def limit_of(request: Request, *, default: int = USUAL_LIMIT, most: int = MOST_LISTED) -> int:
     """Raises RequestError."""
     given = request.query_params.get("limit", str(default))
     if not (given.isascii() and given.isdecimal() and len(given) <= 6 and 1 <= int(given) <= most):
@@ -32,11 +33,11 @@ def page(data: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
 
 
 def page_of(
-    request: Request, members: Sequence[dict[str, Any]], *, most: int, missing: Callable[[str], NotFoundError]
+    request: Request, members: Sequence[dict[str, Any]], missing: Callable[[str], NotFoundError]
 ) -> dict[str, Any]:
     """The page that is asked for, of all `members`, which stand oldest first. Raises RequestError, and what is
     `missing` for an `after` that is none of them."""
-    limit = limit_of(request, most=most)
+    limit = limit_of(request)
     ordered = members if is_ascending(request) else members[::-1]
     after = request.query_params.get("after")
     if after is not None:

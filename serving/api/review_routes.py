@@ -23,7 +23,6 @@ from serving.orchestrator.moderation.review import ReviewQueue
 from serving.orchestrator.moderation.review_record import MOST_NOTE_CHARS, ReviewFilter, ReviewRecord, ReviewVerdict
 
 _BODY_BYTES = 64 << 10
-_MOST_LISTED = 100
 _DONE = {"true": True, "false": False, None: None}
 
 
@@ -49,7 +48,7 @@ def review_routes(queue: ReviewQueue | None) -> list[Route]:
         if query.get("done") not in _DONE:
             raise RequestError("done must be true or false", param="done", code="invalid_value")
         wanted = ReviewFilter(category=query.get("category"), tenant=query.get("tenant"), done=_DONE[query.get("done")])
-        limit = limit_of(request, most=_MOST_LISTED)
+        limit = limit_of(request)
         found, more = await records().listed(wanted, after=query.get("after"), limit=limit)
         return JSONResponse(page([_shown(record) for record in found], more=more))
 

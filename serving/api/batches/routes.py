@@ -17,7 +17,6 @@ from serving.api.service import Service
 from serving.errors import RequestError
 
 MAX_BODY_BYTES = 64 << 10
-MOST_LISTED = 100
 
 
 def batch_routes(service: Service, store: BatchStore, files: FileStore, runner: BatchRunner) -> list[Route]:
@@ -51,7 +50,7 @@ def batch_routes(service: Service, store: BatchStore, files: FileStore, runner: 
         return JSONResponse(batch.shown(*counts))
 
     async def listing(request: Request) -> Response:
-        limit = limit_of(request, most=MOST_LISTED)
+        limit = limit_of(request)
         found, more = await store.listed(tenant_of(request), after=request.query_params.get("after"), limit=limit)
         return JSONResponse(page([batch.shown(*counts) for batch, counts in found], more=more))
 

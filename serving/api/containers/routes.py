@@ -22,7 +22,6 @@ from serving.orchestrator.tools.code_interpreter import CodeInterpreter
 from serving.orchestrator.tools.file_names import plain_names
 from serving.orchestrator.tools.registry import ToolRegistry
 
-MOST_LISTED = 100
 _BODY_BYTES = 128 << 10
 
 
@@ -56,7 +55,7 @@ def container_routes(containers: ContainerStore, files: FileStore, tools: ToolRe
             tenant_of(request),
             name=query.get("name"),
             after=query.get("after"),
-            limit=limit_of(request, most=MOST_LISTED),
+            limit=limit_of(request),
             ascending=is_ascending(request),
         )
         return JSONResponse(page([one.shown() for one in found], more=more))
@@ -86,7 +85,7 @@ def container_routes(containers: ContainerStore, files: FileStore, tools: ToolRe
     async def file_listing(request: Request) -> Response:
         found = await containers.files(tenant_of(request), _container(request))
         missing = partial(no_file, _container(request), param="after")
-        return JSONResponse(page_of(request, [file.shown() for file in found], most=MOST_LISTED, missing=missing))
+        return JSONResponse(page_of(request, [file.shown() for file in found], missing))
 
     async def file_facts(request: Request) -> Response:
         return JSONResponse((await containers.find_file(tenant_of(request), *_file(request))).shown())

@@ -12,7 +12,7 @@ from serving.api.files.file_store import FileStore
 from serving.api.files.upload import read_upload
 from serving.api.listing import is_ascending, limit_of, page
 
-MOST_LISTED = 10_000
+MOST_FILES = 10_000  # listed at a time
 DOWNLOAD = {
     "content-disposition": "attachment",  # never shown as a page of this server's
     "x-content-type-options": "nosniff",
@@ -37,7 +37,7 @@ def file_routes(files: FileStore, in_use: Callable[[sqlite3.Connection, str], bo
             tenant_of(request),
             purpose=query.get("purpose"),
             after=query.get("after"),
-            limit=limit_of(request, default=MOST_LISTED, most=MOST_LISTED),
+            limit=limit_of(request, default=MOST_FILES, most=MOST_FILES),
             ascending=is_ascending(request),
         )
         return JSONResponse(page([file.shown() for file in found], more=more))

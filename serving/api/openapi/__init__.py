@@ -4,7 +4,8 @@
     schemas      structs -> JSON schemas                         replies      what answers look like
     document     routes + operations -> the document            routes       the path itself
     shapes       the words that schemas of answers are written in
-    vector_store_operations, vector_store_replies               those of one topic
+    queries      the query parameters that lists share
+    container_operations, vector_store_operations, vector_store_replies     those of one topic
 
 A route that no operation describes is an error: a path that is added is described with it.
 """

@@ -4,15 +4,12 @@ from collections.abc import Mapping
 
 from serving.api.containers.body import MAX_NAME_CHARS, ContainerBody
 from serving.api.openapi.operation import Operation, Query
+from serving.api.openapi.queries import AFTER, ORDER, limit
 
 _ALL = "/v1/containers"
 _ONE = f"{_ALL}/{{container_id}}"
 _FILE = f"{_ONE}/files/{{file_id}}"
-_PART = (
-    Query(name="limit", schema={"type": "integer", "minimum": 1, "maximum": 100}, says="So many at most; 20."),
-    Query(name="order", schema={"enum": ["asc", "desc"]}, says="By their creation; the newest first if not given."),
-    Query(name="after", schema={"type": "string"}, says="The id of the last one that the client has."),
-)
+_PART = (limit(), ORDER, AFTER)
 _NAME = Query(name="name", schema={"type": "string", "maxLength": MAX_NAME_CHARS}, says="Only containers of this name.")
 _UPLOAD = {
     "type": "object",

@@ -9,12 +9,14 @@ from serving.api.conversations.body import ConversationBody, ItemsBody, Metadata
 from serving.api.embedding_body import EmbeddingBody
 from serving.api.feedback_routes import FeedbackBody
 from serving.api.files.expiry import ANCHORS, LEAST_SECONDS, MOST_SECONDS
+from serving.api.files.routes import MOST_FILES
 from serving.api.files.upload import PURPOSES
 from serving.api.memory_routes import MAX_USER_CHARS, MemoryBody
 from serving.api.messages.body import CountTokensBody, MessagesBody
 from serving.api.moderation_body import ModerationBody
 from serving.api.openapi.container_operations import CONTAINER_OPERATIONS
 from serving.api.openapi.operation import EVENTS, Operation, Query
+from serving.api.openapi.queries import AFTER, ORDER, limit
 from serving.api.openapi.vector_store_operations import VECTOR_STORE_OPERATIONS
 from serving.api.prefixes.body import PrefixBody
 from serving.api.responses.body import INCLUDES, ResponsesBody
@@ -39,14 +41,6 @@ _UPLOAD = {
     "required": ["file", "purpose"],
     "additionalProperties": False,
 }
-_AFTER = Query(name="after", schema={"type": "string"}, says="The id of the last one that the client has.")
-
-
-def _limit(most: int) -> Query:
-    return Query(name="limit", schema={"type": "integer", "minimum": 1, "maximum": most}, says="So many at most.")
-
-
-_ORDER = Query(name="order", schema={"enum": ["asc", "desc"]}, says="The newest first if not given.")
 _INCLUDE = Query(
     name="include",
     schema={"type": "array", "items": {"enum": list(INCLUDES)}},
@@ -128,7 +122,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         says="Ends a response that is made in the background.", reply="Response"
     ),
     ("GET", "/v1/responses/{response_id}/input_items"): Operation(
-        says="What a response was made of.", reply="Items", query=(_limit(100), _ORDER, _AFTER)
+        says="What a response was made of.", reply="Items", query=(limit(), ORDER, AFTER)
     ),
     ("POST", "/v1/conversations"): Operation(
         says="A new conversation.",
@@ -144,7 +138,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         says="Deletes it, with all that was said in it.", reply="ConversationEnd"
     ),
     ("GET", "/v1/conversations/{conversation_id}/items"): Operation(
-        says="What was said in it.", reply="Items", query=(_limit(100), _ORDER, _AFTER, _INCLUDE)
+        says="What was said in it.", reply="Items", query=(limit(), ORDER, AFTER, _INCLUDE)
     ),
     ("POST", "/v1/conversations/{conversation_id}/items"): Operation(
         says="Adds items at its end.", body=ItemsBody, reply="Items", query=(_INCLUDE,)
@@ -196,11 +190,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         reply="Files",
         query=(
             Query(name="purpose", schema={"type": "string"}, says="Only files of this purpose."),
-            Query(
-                name="order", schema={"enum": ["asc", "desc"]}, says="By their creation; the newest first if not given."
-            ),
-            _limit(10_000),
-            _AFTER,
+            ORDER,
+            limit(MOST_FILES, MOST_FILES),
+            AFTER,
         ),
     ),
     ("GET", "/v1/files/{file_id}"): Operation(says="What is known of a file.", reply="File"),
@@ -213,7 +205,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         reply="Batch",
     ),
     ("GET", "/v1/batches"): Operation(
-        says="The tenant's batches, the newest first.", reply="Batches", query=(_limit(100), _AFTER)
+        says="The tenant's batches, the newest first.", reply="Batches", query=(limit(), AFTER)
     ),
     ("GET", "/v1/batches/{batch_id}"): Operation(says="How far a batch is.", reply="Batch"),
     ("POST", "/v1/batches/{batch_id}/cancel"): Operation(says="Ends a batch early.", reply="Batch"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from serving.api.openapi.shapes import COUNT, PAGE, TEXT, TEXT_OR_NULL, Schema, list_of, object_of, ref, word
+from serving.api.openapi.shapes import COUNT, TEXT, TEXT_OR_NULL, Schema, end_of, list_of, object_of, page_of, ref, word
 from serving.api.openapi.vector_store_replies import VECTOR_STORE_REPLIES
 
 _FAILURE = object_of(message=TEXT, type=TEXT, param=TEXT_OR_NULL, code=TEXT)
@@ -68,11 +68,11 @@ REPLIES: Mapping[str, Schema] = {
         previous_response_id=TEXT_OR_NULL,
         left_out=list_of(object_of(kind=TEXT, id=TEXT, tokens=COUNT)),
     ),
-    "ResponseEnd": object_of(id=TEXT, object=word("response"), deleted={"const": True}),
+    "ResponseEnd": end_of("response"),
     "Item": object_of(id=TEXT, type=TEXT, status=TEXT),
-    "Items": {**object_of(**PAGE, data=list_of(ref("Item")))},
+    "Items": page_of("Item"),
     "Conversation": object_of(id=TEXT, object=word("conversation"), created_at=COUNT, metadata={"type": "object"}),
-    "ConversationEnd": object_of(id=TEXT, object=word("conversation.deleted"), deleted={"const": True}),
+    "ConversationEnd": end_of("conversation.deleted"),
     "TokenCount": object_of(input_tokens=COUNT),
     "Tokens": object_of(count=COUNT, max_model_len=COUNT, tokens=list_of(COUNT)),
     "Prompt": object_of(prompt=TEXT),
@@ -95,7 +95,7 @@ REPLIES: Mapping[str, Schema] = {
     "MemoryEnd": object_of(object=word("memory.deleted"), user=TEXT, deleted=COUNT),
     "Prefix": object_of(id=TEXT, object=word("prefix"), expires_at=COUNT, tokens=COUNT, held_tokens=COUNT),
     "Prefixes": object_of(object=word("list"), data=list_of(ref("Prefix"))),
-    "PrefixEnd": object_of(id=TEXT, object=word("prefix"), deleted={"const": True}),
+    "PrefixEnd": end_of("prefix"),
     "File": object_of(
         id=TEXT,
         object=word("file"),
@@ -105,8 +105,8 @@ REPLIES: Mapping[str, Schema] = {
         filename=TEXT,
         purpose=TEXT,
     ),
-    "Files": {**object_of(**PAGE, data=list_of(ref("File")))},
-    "FileEnd": object_of(id=TEXT, object=word("file"), deleted={"const": True}),
+    "Files": page_of("File"),
+    "FileEnd": end_of("file"),
     "Container": object_of(
         id=TEXT,
         object=word("container"),
@@ -116,8 +116,8 @@ REPLIES: Mapping[str, Schema] = {
         last_active_at=COUNT,
         name=TEXT,
     ),
-    "Containers": {**object_of(**PAGE, data=list_of(ref("Container")))},
-    "ContainerEnd": object_of(id=TEXT, object=word("container.deleted"), deleted={"const": True}),
+    "Containers": page_of("Container"),
+    "ContainerEnd": end_of("container.deleted"),
     "ContainerFile": object_of(
         id=TEXT,
         object=word("container.file"),
@@ -127,8 +127,8 @@ REPLIES: Mapping[str, Schema] = {
         created_at=COUNT,
         source=word("user", "assistant"),
     ),
-    "ContainerFiles": {**object_of(**PAGE, data=list_of(ref("ContainerFile")))},
-    "ContainerFileEnd": object_of(id=TEXT, object=word("container.file.deleted"), deleted={"const": True}),
+    "ContainerFiles": page_of("ContainerFile"),
+    "ContainerFileEnd": end_of("container.file.deleted"),
     "Batch": object_of(
         id=TEXT,
         object=word("batch"),
@@ -141,7 +141,7 @@ REPLIES: Mapping[str, Schema] = {
         expires_at=COUNT,
         request_counts=object_of(total=COUNT, completed=COUNT, failed=COUNT),
     ),
-    "Batches": {**object_of(**PAGE, data=list_of(ref("Batch")))},
+    "Batches": page_of("Batch"),
     "Status": object_of(model=TEXT, version=TEXT, state=word("ready", "starting", "draining", "away"), rung=TEXT),
     "Health": object_of(status=word("live", "ready")),
     "Document": object_of(openapi=TEXT, info=object_of(title=TEXT, version=TEXT), paths={"type": "object"}),

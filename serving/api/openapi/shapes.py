@@ -27,9 +27,17 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-PAGE: Mapping[str, Schema] = {
-    "object": word("list"),
-    "first_id": TEXT_OR_NULL,
-    "last_id": TEXT_OR_NULL,
-    "has_more": {"type": "boolean"},
-}
+def page_of(name: str) -> Schema:
+    """Some of a list of these."""
+    return object_of(
+        object=word("list"),
+        first_id=TEXT_OR_NULL,
+        last_id=TEXT_OR_NULL,
+        has_more={"type": "boolean"},
+        data=list_of(ref(name)),
+    )
+
+
+def end_of(kind: str) -> Schema:
+    """What is said of a thing that is gone."""
+    return object_of(id=TEXT, object=word(kind), deleted={"const": True})

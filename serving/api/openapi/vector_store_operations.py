@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from serving.api.openapi.operation import Operation, Query
+from serving.api.openapi.queries import AFTER, BEFORE, ORDER, limit
 from serving.api.vector_stores.bodies import (
     FileAttributesBody,
     FileBatchBody,
@@ -17,12 +18,7 @@ _STORE = f"{_STORES}/{{vector_store_id}}"
 _FILE = f"{_STORE}/files/{{file_id}}"
 _BATCH = f"{_STORE}/file_batches/{{batch_id}}"
 
-_PART = (
-    Query(name="limit", schema={"type": "integer", "minimum": 1, "maximum": 100}, says="So many at most; 20."),
-    Query(name="order", schema={"enum": ["asc", "desc"]}, says="By their creation; the newest first if not given."),
-    Query(name="after", schema={"type": "string"}, says="The id of the last one that the client has."),
-    Query(name="before", schema={"type": "string"}, says="The id of the first one that the client has."),
-)
+_PART = (limit(), ORDER, AFTER, BEFORE)
 _FILES_PART = (
     *_PART,
     Query(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from serving.api.openapi.shapes import COUNT, PAGE, TEXT, Schema, list_of, object_of, ref, word
+from serving.api.openapi.shapes import COUNT, TEXT, Schema, end_of, list_of, object_of, page_of, word
 
 _COUNTS = object_of(in_progress=COUNT, completed=COUNT, cancelled=COUNT, failed=COUNT, total=COUNT)
 _PIECE = object_of(type=word("text"), text=TEXT)
@@ -24,8 +24,8 @@ VECTOR_STORE_REPLIES: Mapping[str, Schema] = {
         file_counts=_COUNTS,
         metadata={"type": "object"},
     ),
-    "VectorStores": object_of(**PAGE, data=list_of(ref("VectorStore"))),
-    "VectorStoreEnd": object_of(id=TEXT, object=word("vector_store.deleted"), deleted={"const": True}),
+    "VectorStores": page_of("VectorStore"),
+    "VectorStoreEnd": end_of("vector_store.deleted"),
     "VectorStoreFile": object_of(
         id=TEXT,
         object=word("vector_store.file"),
@@ -37,8 +37,8 @@ VECTOR_STORE_REPLIES: Mapping[str, Schema] = {
         chunking_strategy=object_of(type=word("static")),
         progress=object_of(chunks=COUNT, of={"type": ["integer", "null"]}),
     ),
-    "VectorStoreFiles": object_of(**PAGE, data=list_of(ref("VectorStoreFile"))),
-    "VectorStoreFileEnd": object_of(id=TEXT, object=word("vector_store.file.deleted"), deleted={"const": True}),
+    "VectorStoreFiles": page_of("VectorStoreFile"),
+    "VectorStoreFileEnd": end_of("vector_store.file.deleted"),
     "FileText": object_of(object=word("vector_store.file_content.page"), data=list_of(_PIECE), **_NO_MORE),
     "FileBatch": object_of(
         id=TEXT,

@@ -28,7 +28,6 @@ from serving.api.turns import ModelCalls
 from serving.errors import NotFoundError, RequestError, WeftError
 from serving.sessions.conversations.records import Owner, StoredTurn
 
-MOST_LISTED = 100
 _POLL_SECONDS = 0.5  # of a response that another process makes
 _BOOLEANS = {"true": True, "false": False}
 
@@ -134,7 +133,7 @@ def item_page(request: Request, items: list[dict[str, Any]]) -> dict[str, Any]:
     def missing(after: str) -> NotFoundError:
         return NotFoundError(f"there is no item {after[:100]!r} here", param="after", code="item_not_found")
 
-    return page_of(request, items, most=MOST_LISTED, missing=missing)
+    return page_of(request, items, missing)
 
 
 async def _find(turns: TurnService, request: Request) -> StoredTurn:

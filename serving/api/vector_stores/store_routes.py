@@ -16,7 +16,6 @@ from serving.orchestrator.retrieval.search import Found
 from serving.orchestrator.retrieval.vector_store import VectorStore, new_store_id
 
 MAX_BODY_BYTES = 256 << 10
-MOST_LISTED = 100
 STORES = "/v1/vector_stores"
 
 
@@ -99,7 +98,7 @@ def slice_of(request: Request) -> Slice:
     """Raises RequestError."""
     query = request.query_params
     return Slice(
-        limit=limit_of(request, most=MOST_LISTED),
+        limit=limit_of(request),
         ascending=is_ascending(request),
         after=query.get("after"),
         before=query.get("before"),
