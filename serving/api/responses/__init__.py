@@ -8,5 +8,9 @@
     live      responses that outlive their connection
     routes    the paths
 
+    record    where it is written down: in a store, or nowhere
+    turn_stores, turn_container, container_files     what tools refer to, looked up before a model is asked
+    reference an error of what is not there, by its place in the request
+
 Model calls pass the gate that every protocol's do: `Generation`.
 """

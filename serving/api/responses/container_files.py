@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.api.files.file_store import FileStore
+from serving.api.responses.reference import referred_to_by
 from serving.api.responses.tools import AnyTool, AutoContainer, CodeInterpreterTool, TurnTools
-from serving.errors import NotFoundError, RequestError, UnsupportedError
+from serving.errors import RequestError, UnsupportedError
 from serving.orchestrator.tools.code_interpreter import FILES, CodeInterpreter
 from serving.orchestrator.tools.file_names import plain_names
 from serving.orchestrator.tools.toolbox import Toolbox
@@ -41,10 +42,8 @@ class ContainerFiles:
             )
         found = []
         for number, file_id in enumerate(ids):
-            try:
-                found.append(await self.files.find(tenant, file_id, param=f"{param}[{number}]"))
-            except NotFoundError as error:
-                raise NotFoundError(f"{param}: {error.message}", param=error.param, code=error.code) from None
+            with referred_to_by(f"{param}[{number}]"):
+                found.append(await self.files.find(tenant, file_id))
         total = sum(file.bytes for file in found)
         if total > limits.given_bytes:
             raise RequestError(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from serving.api.containers.container import USER, new_container_id
 from serving.api.containers.container_store import ContainerOwner, ContainerStore
 from serving.api.containers.turn_workspace import TurnWorkspace
+from serving.api.responses.reference import referred_to_by
 from serving.api.responses.tools import AnyTool, CodeInterpreterTool, TurnTools
 from serving.errors import NotFoundError, UnsupportedError
 from serving.orchestrator.tools.code_interpreter import WORKSPACE, CodeInterpreter
@@ -32,10 +33,8 @@ async def container_of(
             raise UnsupportedError(
                 f'{param}: this server keeps no files, and so no containers; send {{"type": "auto"}}', param=param
             )
-        try:
+        with referred_to_by(param):
             found = await containers.files(owner.tenant, tool.container)
-        except NotFoundError as error:
-            raise NotFoundError(f"{param}: {error.message}", param=param, code=error.code) from None
         return TurnWorkspace(containers, owner, tool.container, found)
     return None
 

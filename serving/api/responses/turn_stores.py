@@ -3,8 +3,8 @@ and an answer from nothing looks like one from the files."""
 
 from collections.abc import Sequence
 
+from serving.api.responses.reference import referred_to_by
 from serving.api.responses.tools import AnyTool, FileSearchTool
-from serving.errors import NotFoundError, RequestError
 from serving.orchestrator.retrieval.catalog import Catalog
 
 
@@ -14,9 +14,5 @@ async def check_stores(catalog: Catalog | None, tenant: str, asked: Sequence[Any
         return
     for number, tool in enumerate(asked):
         for at, store_id in enumerate(tool.vector_store_ids if isinstance(tool, FileSearchTool) else ()):
-            param = f"tools[{number}].vector_store_ids[{at}]"
-            try:
+            with referred_to_by(f"tools[{number}].vector_store_ids[{at}]"):
                 await catalog.living_store(tenant, store_id)
-            except RequestError as error:
-                kind = NotFoundError if isinstance(error, NotFoundError) else RequestError
-                raise kind(f"{param}: {error.message}", param=param, code=error.code) from None
