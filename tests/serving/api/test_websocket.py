@@ -123,6 +123,19 @@ async def test_one_more_request_than_a_socket_takes_is_refused_and_the_others_go
         assert (await socket.until_end("r0"))[-1]["type"] == "done"
 
 
+async def test_a_request_that_is_cancelled_in_the_packet_that_asks_for_it_ends_too(make_api: ApiMaker) -> None:
+    api, engine = gated(make_api)
+    ask = {"type": "chat.completions", "id": "a", "body": chat_body()}
+    async with asyncio.timeout(PATIENCE), socket_to(api) as socket:
+        for message in (ask, {"type": "cancel", "id": "a"}):
+            socket.connection.protocol.send_text(json.dumps(message).encode())
+        socket.connection.transport.write(b"".join(socket.connection.protocol.data_to_send()))
+        assert (await socket.until_end("a"))[-1]["error"]["code"] == "stream_cancelled"
+        engine.let(1000)
+        await socket.ask("a", chat_body())  # the name is free again
+        assert (await socket.until_end("a"))[-1]["type"] == "done"
+
+
 async def test_a_cancelled_request_ends_with_that_as_its_reason_and_frees_the_engine(make_api: ApiMaker) -> None:
     api, engine = gated(make_api)
     async with socket_to(api) as socket:
