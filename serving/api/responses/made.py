@@ -118,7 +118,7 @@ class MadeResponse:
                 self._body, self._caller, [*history, *self._inputs], self._tools, self._turns.service.toolbox.registry
             )
             await self._choose(self._request)
-        except Exception:
+        except BaseException:  # also where the client has left
             await self._record.forget()
             raise
 

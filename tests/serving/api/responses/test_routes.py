@@ -345,6 +345,26 @@ async def test_a_fault_before_the_model_is_asked_leaves_no_conversation_locked(
     await create(api, conversation=conversation)
 
 
+async def test_a_client_that_leaves_before_the_model_is_asked_leaves_no_conversation_locked(
+    make_api: ApiMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = make_api(make_api.says("ok"))
+    conversation = (await ask(api, "POST", "/v1/conversations", json={}))["id"]
+    begun = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as slow:
+        slow.setattr("serving.api.responses.made.container_of", never)
+        leaving = asyncio.create_task(api.post("/v1/responses", {"input": "hi", "conversation": conversation}))
+        await begun.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+    await create(api, conversation=conversation)
+
+
 async def test_arguments_that_a_model_got_wrong_are_a_result_that_it_reads(make_api: ApiMaker) -> None:
     wrong = '<tool_call>{"name": "file_search", "arguments": {"queries": 5}}</tool_call>'
     api = make_api(make_api.says(wrong), make_api.says("Sorry."))
