@@ -33,15 +33,28 @@ class Fields:
         """Raises CheckpointError where the field is no finite number, or missing and without default."""
         value = self._values.get(name)
         value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.error(name, "a finite number")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # an integer of hundreds of digits
+            number = math.inf
+        if not math.isfinite(number):
+            raise self.error(name, "a finite number")
+        return number
 
     def positive(self, name: str, default: float | None = None) -> float:
         """A number above zero."""
         value = self.number(name, default)
         if value <= 0:
             raise self.error(name, "a number above 0")
+        return value
+
+    def above_one(self, name: str, default: float | None = None) -> float:
+        """A number whose logarithm divides others."""
+        value = self.number(name, default)
+        if value <= 1:
+            raise self.error(name, "a number above 1")
         return value
 
     def cap(self, name: str, default: float | None) -> float | None:

@@ -176,7 +176,7 @@ def read_layer_ropes(
             local_reader.read(fields, nested.section("sliding_attention")),
         )
     else:
-        local = _plain(fields.positive("rope_local_base_freq", local_theta), head_dim)
+        local = _plain(fields.above_one("rope_local_base_freq", local_theta), head_dim)
         ropes = (reader.read(fields, fields.section("rope_scaling")), local_reader.ready(local))
     everywhere, sliding = ropes
     if isinstance(everywhere, LongRope) or isinstance(sliding, LongRope):
@@ -194,7 +194,7 @@ class _Reader:
 
     def read(self, fields: Fields, scaling: Fields) -> Rope | LongRope:
         scaling.only(FIELDS)
-        theta = scaling.positive("rope_theta", fields.positive("rope_theta", self.theta))
+        theta = scaling.above_one("rope_theta", fields.above_one("rope_theta", self.theta))
         named = "rope_type" if "rope_type" in scaling else "type"
         kind = scaling.string(named, "default")
         kind = "longrope" if kind == "su" else kind  # its first name
@@ -211,9 +211,9 @@ class _Reader:
         if kind == "linear":
             return self.ready(plain / scaling.positive("factor"))
         # Some families keep this one field beside the others, and there it has precedence.
-        original = fields.positive(
+        original = fields.above_one(
             "original_max_position_embeddings",
-            scaling.positive("original_max_position_embeddings", self.max_position),
+            scaling.above_one("original_max_position_embeddings", self.max_position),
         )
         if kind == "llama3":
             return self.ready(_llama3(plain, original, scaling))

@@ -93,6 +93,9 @@ def test_part_of_a_head_may_stay_as_it_is() -> None:
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters.full_attention"),
         ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "high_freq_factor is 1.0"),
         ({"rope_theta": "1e6"}, "rope_theta is '1e6'"),
+        ({"rope_theta": 10**400}, "it must be a finite number"),
+        ({"rope_scaling": YARN, "rope_theta": 1.0}, "rope_theta is 1.0; it must be a number above 1"),
+        ({"rope_scaling": {**LONG, "original_max_position_embeddings": 1}}, "original_max_position_embeddings is 1"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
         ({"partial_rotary_factor": 0.4}, "partial_rotary_factor is 0.4"),
     ],
@@ -132,19 +135,19 @@ LOCAL = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_
 
 
 def test_layers_that_slide_have_their_own_rope_in_old_and_new_files() -> None:
-    old = read_layer_ropes(Fields(LOCAL), 64, 4096, [True, False], theta=1.0, local_theta=1.0)
+    old = read_layer_ropes(Fields(LOCAL), 64, 4096, [True, False], theta=2.0, local_theta=2.0)
     nested = {
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     }
-    new = read_layer_ropes(Fields({"rope_parameters": nested}), 64, 4096, [True, False], theta=1.0, local_theta=1.0)
+    new = read_layer_ropes(Fields({"rope_parameters": nested}), 64, 4096, [True, False], theta=2.0, local_theta=2.0)
     everywhere = read_rope(Fields({"rope_parameters": nested["full_attention"]}), 64, 4096)
     sliding = read_rope(Fields({"rope_theta": 1e4}), 64, 4096)
     assert old == new == LayerRopes((everywhere, sliding), (1, 0))  # type: ignore[arg-type]
 
 
 def test_a_traced_layer_has_the_rope_of_that_layer() -> None:
-    ropes = read_layer_ropes(Fields(LOCAL), 64, 4096, [True, True, False], theta=1.0, local_theta=1.0)
+    ropes = read_layer_ropes(Fields(LOCAL), 64, 4096, [True, True, False], theta=2.0, local_theta=2.0)
     turns = ropes.at(jnp.asarray([1, 7, 100]))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 64)), jnp.float32)
     for layer, rope in enumerate(ropes.choice):
