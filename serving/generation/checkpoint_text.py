@@ -1,7 +1,6 @@
 """What a checkpoint's JSON files say about text: special tokens, chat templates, default sampling."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from serving.errors import CheckpointError
 
 NAMED_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_LARGEST = 2**63  # more than any option means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,8 @@ def _more_special_tokens(specials: dict[str, Any], where: Path) -> tuple[str, ..
     found: list[str] = []
     for key in ("additional_special_tokens", "extra_special_tokens"):
         tokens = specials.get(key) or []
+        if not isinstance(tokens, dict | list):
+            raise CheckpointError(f"{where}: {key} must be a list of tokens, or an object of them", param=key)
         for token in tokens.values() if isinstance(tokens, dict) else tokens:
             content = _content(token, key, where)
             if content and content not in found:
@@ -142,10 +144,17 @@ def _chat_templates(checkpoint: Path, template: Any, where: Path) -> dict[str, s
     elif template is not None:
         raise CheckpointError(f"{where}: chat_template must be a string or a list of named templates")
     if (file := checkpoint / "chat_template.jinja").is_file():
-        templates["default"] = file.read_text(encoding="utf-8")
+        templates["default"] = _template(file)
     for file in sorted(checkpoint.glob("additional_chat_templates/*.jinja")):
-        templates[file.stem] = file.read_text(encoding="utf-8")
+        templates[file.stem] = _template(file)
     return templates
+
+
+def _template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read as a chat template: {error}") from error
 
 
 def _eos_token_ids(generation: dict[str, Any], config: dict[str, Any], checkpoint: Path) -> tuple[int, ...]:
@@ -169,7 +178,8 @@ def _defaults(generation: dict[str, Any], where: Path) -> SamplingDefaults:
         if value is None:
             continue
         whole = key in ("top_k", "max_new_tokens")
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
-            raise CheckpointError(f"{where}: {key} must be a number, not {value!r}", param=key)
+        kind = int if whole else int | float
+        if isinstance(value, bool) or not isinstance(value, kind) or not abs(value) <= _LARGEST:
+            raise CheckpointError(f"{where}: {key} must be a number, not {repr(value)[:40]}", param=key)
         values[key] = value
     return SamplingDefaults(**values)

@@ -224,15 +224,19 @@ def test_generation_config_gives_sampling_defaults(sentencepiece_bpe: Path, tmp_
         ("generation_config.json", '{"temperature": "hot"}', "temperature"),
         ("generation_config.json", '{"top_k": 1.5}', "top_k"),
         ("generation_config.json", '{"eos_token_id": [-1]}', "eos_token_id"),
+        ("generation_config.json", '{"temperature": 1%s}' % ("0" * 400), "temperature"),
+        ("generation_config.json", '{"temperature": NaN}', "temperature"),
+        ("tokenizer_config.json", '{"extra_special_tokens": 5}', "extra_special_tokens"),
+        ("chat_template.jinja", b"\xff{{ messages }}", "chat_template.jinja"),
         ("tokenizer.model", "not a model", "tokenizer.model"),
         ("tokenizer.json", "{}", "tokenizer.json"),
     ],
 )
 def test_a_malformed_file_is_a_checkpoint_error_that_names_it(
-    sentencepiece_bpe: Path, tmp_path: Path, file: str, content: str, said: str
+    sentencepiece_bpe: Path, tmp_path: Path, file: str, content: str | bytes, said: str
 ) -> None:
     shutil.copy(sentencepiece_bpe / "tokenizer.model", tmp_path)
-    (tmp_path / file).write_text(content)
+    (tmp_path / file).write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(CheckpointError, match=said):
         load_tokenizer(tmp_path)
 
