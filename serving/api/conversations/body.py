@@ -6,7 +6,7 @@ import msgspec
 
 from serving.api.metadata import Metadata
 from serving.api.responses.body import UserName
-from serving.api.responses.items import AnyItem, item_words, with_types
+from serving.api.responses.items import AnyItem, item_words, plain_items
 from serving.api.typed_body import Body
 
 MOST_ITEMS = 20  # at a time, as OpenAI has it
@@ -21,7 +21,7 @@ class ItemsBody(Body, kw_only=True):
 
     @classmethod
     def prepared(cls, table: dict[str, Any]) -> dict[str, Any]:
-        return {**table, "items": with_types(table["items"])} if "items" in table else table
+        return {**table, "items": plain_items(table["items"])} if "items" in table else table
 
 
 class ConversationBody(Body, kw_only=True):
@@ -33,7 +33,7 @@ class ConversationBody(Body, kw_only=True):
 
     @classmethod
     def prepared(cls, table: dict[str, Any]) -> dict[str, Any]:
-        return {**table, "items": with_types(table["items"])} if "items" in table else table
+        return {**table, "items": plain_items(table["items"])} if "items" in table else table
 
 
 class MetadataBody(Body, kw_only=True):

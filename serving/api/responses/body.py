@@ -7,7 +7,7 @@ import msgspec
 from serving.api.chat_body import MAX_TOOLS, check_template_variables
 from serving.api.metadata import Metadata
 from serving.api.output_format import ANY_OBJECT
-from serving.api.responses.items import Items, item_words, with_types
+from serving.api.responses.items import Items, item_words, plain_items
 from serving.api.responses.tools import TOOL_WORDS, AnyTool, ToolChoice, with_builtins
 from serving.api.sampling_body import MAX_SALT_CHARS, MAX_TIMEOUT_SECONDS, SCHEDULING_WORDS
 from serving.api.typed_body import Body, Refusal
@@ -133,7 +133,7 @@ class ResponsesBody(Body, kw_only=True):
     def prepared(cls, table: dict[str, Any]) -> dict[str, Any]:
         made = dict(table)
         if "input" in made:
-            made["input"] = with_types(made["input"])
+            made["input"] = plain_items(made["input"])
         if "tools" in made:
             made["tools"] = with_builtins(made["tools"])
         return made

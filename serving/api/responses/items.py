@@ -99,6 +99,7 @@ AnyItem = (
 Items = Annotated[list[AnyItem], msgspec.Meta(min_length=1, max_length=MAX_ITEMS)]
 
 ITEM_TYPES = tuple(str(kind.__struct_config__.tag) for kind in AnyItem.__args__)
+_OF_PARTS = ("content", "output", "summary")
 _PREFIXES = {
     "message": "msg",
     "reasoning": "rs",
@@ -121,14 +122,24 @@ def item_words(field: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-def with_types(value: Any) -> Any:
-    """A message may leave its type out."""
+def plain_items(value: Any) -> Any:
+    """A message may leave its type out, and what is null is as left out: clients' libraries write every member that
+    they know into what they send back."""
     if not isinstance(value, list):
         return value
-    return [
-        {"type": "message", **item} if isinstance(item, dict) and "role" in item and "type" not in item else item
-        for item in value
-    ]
+    return [_plain_item(item) if isinstance(item, dict) else item for item in value]
+
+
+def _plain_item(item: dict[str, Any]) -> dict[str, Any]:
+    told = {
+        name: [_without_nulls(part) for part in value] if name in _OF_PARTS and isinstance(value, list) else value
+        for name, value in _without_nulls(item).items()
+    }
+    return {"type": "message", **told} if "role" in told and "type" not in told else told
+
+
+def _without_nulls(value: Any) -> Any:
+    return {name: of for name, of in value.items() if of is not None} if isinstance(value, dict) else value
 
 
 def id_prefix(item_type: str) -> str:

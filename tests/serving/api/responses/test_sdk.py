@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import agents
 import openai
@@ -81,6 +82,24 @@ async def test_a_function_and_a_tool_of_the_server(make_api: ApiMaker) -> None:
         third = await client.responses.create(model=MODEL, input="6*7?", tools=[{"type": "calculator"}])
         assert [item.type for item in third.output] == ["mcp_call", "message"]
         assert third.output[0].output == "42"
+
+
+async def test_items_come_back_with_every_member_that_the_sdk_dumps(make_api: ApiMaker) -> None:
+    api = make_api(*[make_api.says(text) for text in (f"Let me see.{WEATHER}", "It rains.", "Bye.")])
+    weather = openai.types.responses.FunctionToolParam(
+        type="function", name="weather", parameters={"type": "object"}, strict=False
+    )
+    async with sdk(api) as client:
+        made = await client.responses.create(model=MODEL, input="hi", tools=[weather])
+        call = next(item for item in made.output if item.type == "function_call")
+        said: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "hi", "nobody_knows": None}]}]
+        said += [item.model_dump() for item in made.output]
+        said.append({"type": "function_call_output", "call_id": call.call_id, "output": "wet", "name": None})
+        assert (await client.responses.create(model=MODEL, input=said)).output_text == "It rains."
+        talk = await client.conversations.create(items=said)
+        kept: list[Any] = [item.model_dump() async for item in client.conversations.items.list(talk.id, order="asc")]
+        kept.append({"role": "user", "content": "bye"})
+        assert (await client.responses.create(model=MODEL, input=kept)).output_text == "Bye."
 
 
 async def test_conversations(make_api: ApiMaker) -> None:
