@@ -74,8 +74,7 @@ class BlockSizes:
         keys = ROWS if head_dim < 128 or (head_dim == 128 and not quantized) else TILE
         raw_units = 2 if quantized else 0
         left = SHARED_MEMORY - BARRIERS - ROWS * head_dim * 2 - _staged_bytes(head_dim) - raw_units * keys * head_dim
-        # Together 504 = 3 * 168, what the program starts with; the attending warpgroups need most at 256.
-        fetching = (72 if head_dim == 256 else 88) if quantized else 40
+        fetching = 88 if quantized else 40  # together with the others' 504 = 3 * 168, what the program starts with
         return BlockSizes(
             heads=heads // kv_heads if folded else 1,
             keys=keys,
@@ -230,9 +229,8 @@ def _swizzled(head_dim: int, dtype: jnp.dtype) -> tuple[Any, ...]:
 
 
 def _converted_columns(head_dim: int) -> int:
-    """Of a unit, what the fetching warpgroup takes into its few registers at once: fewest at 256."""
-    widths = (32, 16) if head_dim == 256 else (64, 32, 16)
-    return next(width for width in widths if head_dim % width == 0)
+    """Of a unit, what the fetching warpgroup takes into its few registers at once."""
+    return next(width for width in (64, 32, 16) if head_dim % width == 0)
 
 
 def _add_weighted_values(output: Array, weights: Array, values: Ref) -> Array:
@@ -404,7 +402,7 @@ class _Prefill:
         pl.when(warpgroup == 1)(lambda: self.take_turns(refs))
 
         def step(block: Array, carry: Carry, *, masked: bool) -> Carry:
-            return self.attend_block(refs, queries, block, shift + 2 * block, scaled, carry, masked=masked)
+            return self.attend_block(refs, warpgroup, block, shift + 2 * block, scaled, carry, masked=masked)
 
         # Only the blocks on the edges of what the tile sees are masked.
         heads, keys = self.blocks.heads, self.blocks.keys
@@ -444,13 +442,16 @@ class _Prefill:
         return output, maximum, plgpu.layout_cast(jnp.zeros((TILE,), jnp.float32), rows)
 
     def attend_block(
-        self, refs: _Refs, queries: Ref, block: Array, unit: Array, scaled: Array, carry: Carry, *, masked: bool
+        self, refs: _Refs, warpgroup: Array, block: Array, unit: Array, scaled: Array, carry: Carry, *, masked: bool
     ) -> Carry:
         output, maximum, total = carry
         key_slot, value_slot = lax.rem(unit, self.blocks.units), lax.rem(unit + 1, self.blocks.units)
         plgpu.barrier_wait(refs.ready.at[key_slot])
 
         def multiply(accumulator: Ref) -> Array:
+            # Looked up anew for each block, by an index that the compiler takes for a new one: it would keep the
+            # descriptors of all columns otherwise, 32 registers at 256, for as long as the kernel runs.
+            queries = refs.queries.at[lax.optimization_barrier(warpgroup)]
             plgpu.wgmma(accumulator, queries, refs.ring.at[key_slot].transpose((1, 0)))
             self.take_turns(refs)
             return accumulator[...]
@@ -499,13 +500,8 @@ class _Prefill:
     def store(self, refs: _Refs, item: _Item, first: Array, output: Array, warpgroup: Array) -> None:
         """The rows that are the item's own: those that follow belong to the next sequence."""
         count = jnp.minimum(item.count - first, TILE)
-        direct = self.head_dim < 256  # at 256 the registers for both ways are not there
-
-        if direct:
-            pl.when(count == TILE)(lambda: self.store_tile(refs, item, first, output, warpgroup))
-        pl.when((count > 0) & (count < TILE) if direct else count > 0)(
-            lambda: self.store_rows(refs, item, first, count, output, warpgroup)
-        )
+        pl.when(count == TILE)(lambda: self.store_tile(refs, item, first, output, warpgroup))
+        pl.when((count > 0) & (count < TILE))(lambda: self.store_rows(refs, item, first, count, output, warpgroup))
 
     def store_tile(self, refs: _Refs, item: _Item, first: Array, output: Array, warpgroup: Array) -> None:
         queries = refs.queries.at[warpgroup]
