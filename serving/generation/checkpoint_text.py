@@ -37,7 +37,9 @@ class CheckpointText:
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # "bos_token" -> "<s>"
     more_special_tokens: tuple[str, ...] = ()
     added_tokens: Mapping[int, AddedToken] = field(default_factory=dict)
-    # The next four matter to tokenizer.model only: tokenizer.json has rules of its own.
+    split_special_tokens: bool = False  # the names of special tokens in a text are text
+    # The next five matter to tokenizer.model only: tokenizer.json has rules of its own.
+    older_added_tokens: Mapping[int, AddedToken] = field(default_factory=dict)
     add_bos_token: bool | None = None  # None: where the model has one
     add_eos_token: bool | None = None
     legacy: bool = False  # the dummy space also after each special token
@@ -52,16 +54,21 @@ def read_checkpoint_text(checkpoint: Path) -> CheckpointText:
     if not checkpoint.is_dir():
         raise CheckpointError(f"{checkpoint}: there is no such checkpoint directory")
     tokenizer = _read(checkpoint / "tokenizer_config.json")
-    specials = {**_read(checkpoint / "special_tokens_map.json"), **tokenizer}
+    named = _read(checkpoint / "special_tokens_map.json")
     generation = _read(checkpoint / "generation_config.json")
     config = _read(checkpoint / "config.json")
     where = checkpoint / "tokenizer_config.json"
+    # Checkpoints without that table are older than it, and there files of their own have precedence.
+    older = tokenizer.get("added_tokens_decoder") is None
+    specials = {**tokenizer, **named} if older else {**named, **tokenizer}
     return CheckpointText(
         special_tokens={
             name: content for name in NAMED_SPECIAL_TOKENS if (content := _content(specials.get(name), name, where))
         },
         more_special_tokens=_more_special_tokens(specials, where),
         added_tokens=_added_tokens(tokenizer.get("added_tokens_decoder"), where),
+        older_added_tokens=_older_added_tokens(checkpoint / "added_tokens.json") if older else {},
+        split_special_tokens=bool(_value(tokenizer, "split_special_tokens", bool, where)),
         add_bos_token=_value(tokenizer, "add_bos_token", bool, where),
         add_eos_token=_value(tokenizer, "add_eos_token", bool, where),
         legacy=bool(_value(tokenizer, "legacy", bool, where)),
@@ -128,6 +135,15 @@ def _added_tokens(table: Any, where: Path) -> dict[int, AddedToken]:
             rstrip=bool(flags.get("rstrip")),
         )
     return added
+
+
+def _older_added_tokens(path: Path) -> dict[int, AddedToken]:
+    """{"text": id}; which of them are special, other files say."""
+    table = _read(path)
+    for content, token_id in table.items():
+        if type(token_id) is not int or token_id < 0 or not content:
+            raise CheckpointError(f"{path}: {content!r}: {token_id!r} is not a token and an id")
+    return {token_id: AddedToken(content=content, special=False) for content, token_id in table.items()}
 
 
 def _chat_templates(checkpoint: Path, template: Any, where: Path) -> dict[str, str]:

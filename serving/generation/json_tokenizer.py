@@ -29,6 +29,7 @@ class JsonTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._mark_special_tokens()
+        self._tokenizer.encode_special_tokens = checkpoint.split_special_tokens
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         spell = _Decoder(decoder, path)
@@ -63,14 +64,25 @@ class JsonTokenizer:
         return None if content is None else self._tokenizer.token_to_id(content)
 
     def _mark_special_tokens(self) -> None:
-        """Tokens that only tokenizer_config.json calls special. Those outside the vocabulary have no embedding, so
-        they are not added."""
-        known = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}
-        names = [*self.checkpoint.special_tokens.values(), *self.checkpoint.more_special_tokens]
-        names += [token.content for token in self.checkpoint.added_tokens.values() if token.special]
-        for name in dict.fromkeys(names):
-            if name not in known and self._id(name) is not None:
-                self._tokenizer.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False)])
+        """What tokenizer_config.json says of tokens, which has precedence. Those outside the vocabulary have no
+        embedding, so they are not added."""
+        added = {token.content: token for token in self._tokenizer.get_added_tokens_decoder().values()}
+        said = {token.content: token for token in self.checkpoint.added_tokens.values()}
+        special = {*self.checkpoint.special_tokens.values(), *self.checkpoint.more_special_tokens}
+        for name in dict.fromkeys([*sorted(special), *said]):
+            old = added.get(name, tokenizers.AddedToken(name, normalized=False))
+            flags = said.get(name, old)
+            token = tokenizers.AddedToken(
+                name,
+                single_word=old.single_word,
+                lstrip=flags.lstrip,
+                rstrip=flags.rstrip,
+                normalized=old.normalized,
+                special=name in special or flags.special or old.special,
+            )
+            changed = name not in added or repr(token) != repr(old)
+            if changed and self._id(name) is not None:
+                (self._tokenizer.add_special_tokens if token.special else self._tokenizer.add_tokens)([token])
 
 
 class _Decoder:

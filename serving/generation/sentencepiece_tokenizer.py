@@ -29,6 +29,8 @@ class SentencePieceTokenizer:
             self._unprefixed = SentencePieceProcessor(model_proto=plain)
         except (RuntimeError, OSError) as error:
             raise CheckpointError(f"{path}: not a sentencepiece model: {error}") from error
+        if checkpoint.split_special_tokens:
+            raise CheckpointError(f"{path}: split_special_tokens is offered with tokenizer.json alone")
         self.checkpoint = checkpoint
         self.replaces_each_byte = True
         has_prefix = self._model.normalize("a").startswith((METASPACE, " "))
@@ -85,7 +87,7 @@ class SentencePieceTokenizer:
             for i in range(model.get_piece_size())
             if model.is_control(i) or model.is_unknown(i)
         }
-        added |= self.checkpoint.added_tokens
+        added |= {**self.checkpoint.older_added_tokens, **self.checkpoint.added_tokens}
         known = {token.content: token_id for token_id, token in added.items()}
         for name in [*self.checkpoint.special_tokens.values(), *self.checkpoint.more_special_tokens]:
             token_id = known.get(name, model.piece_to_id(name))

@@ -1,0 +1,47 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from serving.errors import CheckpointError
+from serving.generation.tokenizer import load_tokenizer
+
+from .conftest import write_config
+
+
+def _older(folder: Path, sentencepiece_bpe: Path, added: dict) -> Path:
+    """A checkpoint from before tokenizer_config.json had added_tokens_decoder."""
+    shutil.copy(sentencepiece_bpe / "tokenizer.model", folder)
+    write_config(folder, tokenizer_class="LlamaTokenizer", add_bos_token=True, legacy=False)
+    (folder / "added_tokens.json").write_text(json.dumps(added))
+    (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+    return folder
+
+
+def test_added_tokens_of_an_older_checkpoint_are_found_in_text_as_in_transformers(
+    sentencepiece_bpe: Path, tmp_path: Path
+) -> None:
+    size = load_tokenizer(sentencepiece_bpe).vocab_size
+    folder = _older(tmp_path, sentencepiece_bpe, {"<|im_end|>": size, "<|im_start|>": size + 1})
+    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    text = "<|im_start|>hello the<|im_end|>"
+    ids = ours.encode(text, add_special_tokens=True)
+    assert ids == theirs.encode(text)
+    assert (ids[1], ids[-1]) == (size + 1, size)
+    assert ours.eos_token_ids == (theirs.eos_token_id,) == (size,)
+    assert (ours.is_special(size), ours.is_special(size + 1)) == (True, False)
+
+
+@pytest.mark.parametrize("added", [{"<|x|>": "7"}, {"<|x|>": -1}, {"": 500}])
+def test_added_tokens_without_ids_are_named(sentencepiece_bpe: Path, tmp_path: Path, added: dict) -> None:
+    with pytest.raises(CheckpointError, match="is not a token and an id"):
+        load_tokenizer(_older(tmp_path, sentencepiece_bpe, added))
+
+
+def test_splitting_special_tokens_is_refused_where_it_is_not_offered(sentencepiece_bpe: Path, tmp_path: Path) -> None:
+    shutil.copy(sentencepiece_bpe / "tokenizer.model", tmp_path)
+    write_config(tmp_path, split_special_tokens=True)
+    with pytest.raises(CheckpointError, match="split_special_tokens"):
+        load_tokenizer(tmp_path)
