@@ -44,6 +44,7 @@ USES_JAX = {
     "conversion.py",
     "compiled.py",
     "beside.py",
+    "abstract_engine.py",
     "deployment_plan.py",
     "roofline.py",
 }

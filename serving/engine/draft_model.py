@@ -1,6 +1,7 @@
 """The checkpoint of a draft model, loaded beside the model that it guesses for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def load_draft(
     if deployment.speculation.kind != "draft" or path is None:
         return None
     _, placement = draft_shapes(path, target, dtype, layers, mesh)
-    try:
+    with as_setup_errors("draft model"):
         model, shape, _ = checkpoints.load(
             path,
             dtype,
@@ -61,8 +62,6 @@ def load_draft(
             placement=placement,
             progress=lambda done, total: report("loading the draft model", done, total),
         )
-    except ModelCheckpointError as error:
-        raise CheckpointError(f"speculation.checkpoint: {error}") from error
     assert not isinstance(model, Stages)  # a pipeline has no speculation
     return DraftModel(model, shape, DraftGuesser())
 
@@ -72,7 +71,7 @@ def draft_shapes(
 ) -> tuple[DraftModel, Placement]:
     """The draft model from its config.json alone, each leaf a jax.ShapeDtypeStruct as it lies on the mesh, and where it
     lies. Raises as `load_draft`."""
-    try:
+    with as_setup_errors("draft model"):
         planned, shape, _ = checkpoints.abstract(path, dtype, mesh=mesh, layers=layers)
         if shape.vocab_size != target.vocab_size:
             raise ConfigError(
@@ -87,9 +86,15 @@ def draft_shapes(
             )
         placement = placement_of(mesh, shape.num_heads, shape.num_kv_heads)
         return DraftModel(on_abstract_mesh(planned, placement), shape, DraftGuesser()), placement
+
+
+@contextmanager
+def as_setup_errors(what: str) -> Iterator[None]:
+    """Of `what` is in `speculation.checkpoint`. Raises CheckpointError for what is wrong with the folder, and
+    ConfigError where the model in it cannot be split over the mesh."""
+    try:
+        yield
     except MeshError as error:
-        raise ConfigError(
-            f"speculation.checkpoint: the draft model on this mesh: {error}", param="checkpoint"
-        ) from error
+        raise ConfigError(f"speculation.checkpoint: the {what} on this mesh: {error}", param="checkpoint") from error
     except ModelCheckpointError as error:
         raise CheckpointError(f"speculation.checkpoint: {error}") from error

@@ -9,15 +9,16 @@ from jax.sharding import Mesh
 
 from models import checkpoint as checkpoints
 from models import eagle3
-from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import ModelShape
+from models.stages import on_abstract_mesh
 from serving.config import Deployment
-from serving.engine.draft_model import DraftModel
+from serving.engine.draft_model import DraftModel, as_setup_errors
 from serving.engine.drafting import HeadGuesser
 from serving.engine.limits import WatchedLayers
-from serving.errors import CheckpointError, ConfigError
-from sharding.mesh import MeshError
+from serving.errors import ConfigError
 from sharding.params import placement_of
+
+HEAD = "EAGLE-3 head"
 
 
 def load_head(
@@ -34,10 +35,10 @@ def load_head(
     path = deployment.speculation.checkpoint
     if deployment.speculation.kind != "eagle3" or path is None:
         return None
-    try:
+    with as_setup_errors(HEAD):
         table = target.embedding.table.get_value()
         gives_states = checkpoints.gives_states(deployment.model.checkpoint)
-        config = described_head(path, shape, table.shape[1], gives_states=gives_states)
+        config = _described(path, shape, table.shape[1], gives_states)
         head = eagle3.load(
             path,
             config,
@@ -45,26 +46,27 @@ def load_head(
             placement=placement_of(mesh, config.sizes.heads, config.sizes.kv_heads),
             table=table,
             max_length=max_model_len,
-            progress=lambda done, total: report("loading the EAGLE-3 head", done, total),
+            progress=lambda done, total: report(f"loading the {HEAD}", done, total),
         )
-    except MeshError as error:
-        raise ConfigError(
-            f"speculation.checkpoint: the EAGLE-3 head on this mesh: {error}", param="checkpoint"
-        ) from error
-    except ModelCheckpointError as error:
-        raise CheckpointError(f"speculation.checkpoint: {error}") from error
-    return head_beside(head, config, shape, dtype)
+    return _beside(head, config, shape, dtype)
 
 
-def head_beside(head: Any, config: eagle3.Eagle3Config, shape: ModelShape, dtype: Any) -> DraftModel:
-    """`head`, whose leaves may be jax.ShapeDtypeStructs, beside a model of this shape."""
+def head_shapes(path: Path, shape: ModelShape, width: int, dtype: Any, mesh: Mesh, *, gives_states: bool) -> DraftModel:
+    """The head from its config.json alone, each leaf a jax.ShapeDtypeStruct as it lies on the mesh, for a model of this
+    `shape` and `width` (D) whose family gives its hidden states or does not. Raises as `load_head`."""
+    with as_setup_errors(HEAD):
+        config = _described(path, shape, width, gives_states)
+        placement = placement_of(mesh, config.sizes.heads, config.sizes.kv_heads)
+        return _beside(on_abstract_mesh(eagle3.abstract(config, dtype), placement), config, shape, dtype)
+
+
+def _beside(head: Any, config: eagle3.Eagle3Config, shape: ModelShape, dtype: Any) -> DraftModel:
     watched = WatchedLayers(layers=config.watched, width=config.states_width, dtype=jnp.dtype(dtype).name)
     return DraftModel(head, config.shape(), HeadGuesser(shape.vocab_size), watched)
 
 
-def described_head(path: Path, shape: ModelShape, width: int, *, gives_states: bool) -> eagle3.Eagle3Config:
-    """The head in `path`, for a model of this shape and width (D) whose family gives its hidden states or does not.
-    Raises ConfigError where the two do not go together, and the model's CheckpointError."""
+def _described(path: Path, shape: ModelShape, width: int, gives_states: bool) -> eagle3.Eagle3Config:
+    """Raises ConfigError where the head and the model do not go together, and the model's CheckpointError."""
     if not gives_states:
         raise ConfigError(
             'speculation.kind is "eagle3", but models of this architecture do not give their hidden states: Llama, '

@@ -3,6 +3,7 @@
 As the engine itself makes them, from shapes: of their folders only what describes them is read.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -16,13 +17,12 @@ from models import bert, eagle3
 from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import ModelShape
-from models.stages import on_abstract_mesh
 from models.tensor_files import TensorFiles
 from pallas_kernels.dispatch import AttentionBody
 from serving.config import Deployment, EmbeddingsConfig
-from serving.engine.draft_model import DraftModel, draft_shapes
+from serving.engine.draft_model import DraftModel, as_setup_errors, draft_shapes
 from serving.engine.drafter import lowered_draft
-from serving.engine.eagle_head import described_head, head_beside
+from serving.engine.eagle_head import HEAD, head_shapes
 from serving.engine.encoder import BATCH_TOKENS, batch_sizes, lowered_vectors
 from serving.engine.encoder_folder import read_encoder
 from serving.engine.hidden_pages import states_form
@@ -30,8 +30,7 @@ from serving.engine.limits import ExecutorLimits
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.engine.stage import stages_of
 from serving.errors import ConfigError
-from sharding.mesh import MeshError
-from sharding.params import placement_of
+from serving.planner.compiled import Holdings
 
 _SUM_BYTES = 4  # float32
 
@@ -49,6 +48,9 @@ class Beside:
 
 class Companion(Protocol):
     """One that has programs of its own."""
+
+    @property
+    def name(self) -> str: ...
 
     def holdings(self) -> Beside: ...
 
@@ -76,13 +78,17 @@ class AbstractGuesser:
     page_dtype: Any
     mesh: Mesh
 
+    @property
+    def name(self) -> str:
+        return self.small.name
+
     def holdings(self) -> Beside:
         one = replace(self.limits, num_pages=1)
         form = self.small.form
         pages = pool_on_mesh(self.body, pool_spec(form.shape, one, self.page_dtype, self.mesh), self.mesh)
         states = () if form.watched is None else states_form(form.watched, one, self.mesh)
         return Beside(
-            name=self.small.name,
+            name=self.name,
             weights=bytes_on_a_device(nnx.state(form.model)) - self.small.shared,
             pages=bytes_on_a_device(pages) // one.page_size,
             states=bytes_on_a_device(states) // one.page_size,
@@ -104,6 +110,8 @@ class AbstractGuesser:
 class AbstractEncoder:
     """On one device, in float32, whatever the mesh of the chat model."""
 
+    name = "encoder"
+
     def __init__(self, config: EmbeddingsConfig, device: Any) -> None:
         """Raises CheckpointError or ConfigError."""
         self._longest = read_encoder(config).max_tokens
@@ -115,7 +123,7 @@ class AbstractEncoder:
         self._model = _on_device(model, device)
 
     def holdings(self) -> Beside:
-        return Beside(name="encoder", weights=bytes_on_a_device(nnx.state(self._model)))
+        return Beside(name=self.name, weights=bytes_on_a_device(nnx.state(self._model)))
 
     def temporaries(self, num_pages: int) -> int:
         texts = batch_sizes(self._longest, BATCH_TOKENS)[self._longest]
@@ -133,19 +141,10 @@ def guesser_of(
         return None
     if speculation.kind == "draft":
         return SmallModel("draft model", draft_shapes(path, shape, dtype, "stacked", mesh)[0])
-    try:
-        width = family.build(config, dtype, seed=None, layers="stacked").embedding.table.get_value().shape[1]
-        head = described_head(path, shape, width, gives_states=getattr(family, "gives_states", False))
-        placement = placement_of(mesh, head.sizes.heads, head.sizes.kv_heads)
-        model = on_abstract_mesh(eagle3.abstract(head, dtype), placement)
-        shared = bytes_on_a_device(nnx.state(model.embedding)) if _takes_table(path) else 0
-        return SmallModel("EAGLE-3 head", head_beside(model, head, shape, dtype), shared)
-    except MeshError as error:
-        raise ConfigError(
-            f"speculation.checkpoint: the EAGLE-3 head on this mesh: {error}", param="checkpoint"
-        ) from error
-    except ModelCheckpointError as error:
-        raise ConfigError(f"speculation.checkpoint: {error}", param="checkpoint") from error
+    width = family.build(config, dtype, seed=None, layers="stacked").embedding.table.get_value().shape[1]
+    head = head_shapes(path, shape, width, dtype, mesh, gives_states=getattr(family, "gives_states", False))
+    shared = bytes_on_a_device(nnx.state(head.model.embedding)) if _takes_table(path) else 0
+    return SmallModel(HEAD, head, shared)
 
 
 def pooled_sums(limits: ExecutorLimits, width: int) -> Beside:
@@ -153,11 +152,21 @@ def pooled_sums(limits: ExecutorLimits, width: int) -> Beside:
     return Beside(name="pooling", sums=limits.shards * limits.max_num_seqs * width * _SUM_BYTES)
 
 
+def fixed_bytes(holdings: Holdings, beside: Sequence[Beside]) -> int:
+    """What is there whatever the context: weights, rows and sums."""
+    return holdings.weights + holdings.rows + sum(one.weights + one.sums for one in beside)
+
+
+def position_bytes(holdings: Holdings, beside: Sequence[Beside]) -> int:
+    """All that one position of context takes."""
+    return holdings.position + sum(one.pages + one.states for one in beside)
+
+
 def _takes_table(path: Path) -> bool:
     """Whether the head has no token vectors of its own. Where its weights are not at hand it is taken to have."""
     if not any(path.glob("*.safetensors")):
         return False
-    with TensorFiles(path) as files:
+    with as_setup_errors(HEAD), TensorFiles(path) as files:
         return eagle3.EMBEDDING not in files
 
 

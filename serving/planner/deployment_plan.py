@@ -1,43 +1,23 @@
 """The plan of a deployment: does it fit a machine that is not at hand, how fast can it be there, and what would fit."""
 
 import dataclasses
-import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from models.errors import CheckpointError as ModelCheckpointError
-from models.interface import Family, ModelShape
-from models.quantization import QuantizationError
-from models.quantized_checkpoint import described_weights
-from models.registry import family_of
-from models.sequence_parallel import fewest_tokens
+from models.interface import ModelShape
 from models.split_experts import ExpertExchange, Way, Wish
-from models.tensor_files import read_json
 from serving.config import Deployment
-from serving.engine.device import most_guesses
-from serving.engine.kernels import body_for
-from serving.engine.limits import ExecutorLimits, of_a_lane, of_a_shard
-from serving.engine.reduced_precision import page_dtype, products_of, recipe_of
+from serving.engine.limits import ExecutorLimits
 from serving.errors import ConfigError
 from serving.planner import roofline
-from serving.planner.beside import (
-    AbstractEncoder,
-    AbstractGuesser,
-    Beside,
-    Companion,
-    SmallModel,
-    guesser_of,
-    pooled_sums,
-)
-from serving.planner.compiled import AbstractDeployment, CompiledStep, Holdings
+from serving.planner.abstract_engine import AbstractEngine, abstract_engine
+from serving.planner.beside import Beside, fixed_bytes, position_bytes
+from serving.planner.compiled import CompiledStep, Holdings
 from serving.planner.roofline import Footprint, Step
 from sharding.chips import Chip
-from sharding.mesh import MeshError, divisors, make_mesh, stage_meshes
-from sharding.topology import devices_of, parse_topology
+from sharding.mesh import divisors, stage_meshes
 
 DECODE_SEQUENCES = (1, 8, 32, 64, 128, 256)
 CONTEXTS = (1024, 8192)
@@ -86,12 +66,12 @@ class Plan:
     @property
     def fixed(self) -> int:
         """What is there whatever the context: weights, rows and sums."""
-        return _fixed(self.holdings, self.beside)
+        return fixed_bytes(self.holdings, self.beside)
 
     @property
     def position(self) -> int:
         """All that one position of context takes."""
-        return _position(self.holdings, self.beside)
+        return position_bytes(self.holdings, self.beside)
 
     @property
     def fits(self) -> bool:
@@ -107,56 +87,22 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
     wanted = topology or deployment.plan.topology
     if wanted is None:
         raise ConfigError("say what to plan for: --topology, as in v5p:2x2x2 or h100:8, or plan.topology in the file")
-    family, config, fields = read_architecture(deployment)
-    try:
-        machine = parse_topology(wanted)
-        sizes = dataclasses.asdict(deployment.mesh)
-        mesh = make_mesh(sizes, devices_of(machine))
-        limits = _limits(deployment, family.shape(config), mesh, machine.chip.kind)
-        dtype = jnp.dtype(deployment.model.dtype or "bfloat16")
-        guesses = most_guesses(deployment.speculation, mesh.shape)
-        small = guesser_of(deployment, family, config, dtype, mesh, family.shape(config))
-        limits = dataclasses.replace(limits, guesses=guesses, watched=None if small is None else small.form.watched)
-        body = body_for(deployment.engine.kernels, machine.chip.kind)
-        products = products_of(deployment.model, machine.chip, body, on_cpu=False, devices=mesh.devices.size)
-        kept = described_weights(family, config, fields, products, recipe_of(deployment.model), deployment.name)
-        abstract = AbstractDeployment(
-            family,
-            config,
-            dtype,
-            limits,
-            mesh,
-            body,
-            recipe=kept.recipe,
-            products=products,
-            cache_dtype=jnp.dtype(page_dtype(deployment.engine.cache_dtype, dtype.name)),
-            expert_exchange=deployment.engine.expert_exchange,
-        )
-    except MeshError as error:
-        raise ConfigError(f"mesh: {error}", param="mesh") from error
-    except (QuantizationError, ModelCheckpointError) as error:
-        raise ConfigError(f"quantization: {error}", param="quantization") from error
-    except (ValueError, RuntimeError) as error:
-        raise ConfigError(str(error), param="topology") from error
-    holdings, shape = abstract.holdings(), abstract.shape
-    companions = _companions(deployment, small, abstract, limits, mesh)
-    beside = tuple(companion.holdings() for companion in companions)
-    if deployment.model_embeddings is not None:
-        beside = (*beside, pooled_sums(limits, abstract.width))
+    engine = abstract_engine(deployment, wanted)
+    machine, limits, shape = engine.machine, engine.limits, engine.chat_model.shape
     progress(f"compiling for {machine}: steps of {' and '.join(map(str, limits.token_buckets))} tokens")
-    compiled, temporaries = _compiled_if_it_fits(abstract, holdings, companions, beside, machine.chip, limits)
+    compiled, temporaries = _compiled_if_it_fits(engine)
     plan = Plan(
         deployment=deployment.name,
         topology=str(machine),
-        mesh={axis: size for axis, size in sizes.items() if size > 1},
-        devices=mesh.devices.size,
+        mesh={axis: size for axis, size in dataclasses.asdict(deployment.mesh).items() if size > 1},
+        devices=engine.mesh.devices.size,
         memory=machine.chip.memory,
-        holdings=holdings,
-        beside=beside,
+        holdings=engine.holdings,
+        beside=engine.beside,
         shards=limits.shards,
         steps=compiled,
         temporaries_beside=temporaries,
-        expert_ways=_expert_ways(mesh, deployment.engine.expert_exchange, shape, limits),
+        expert_ways=_expert_ways(engine.mesh, deployment.engine.expert_exchange, shape, limits),
         max_model_len=limits.max_model_len,
         decode={},
         prefill=[],
@@ -177,20 +123,6 @@ def make_plan(deployment: Deployment, topology: str | None, progress: Progress =
     )
 
 
-def read_architecture(deployment: Deployment) -> tuple[Family, Any, dict[str, Any]]:
-    """The family, its config, and the fields of `model.architecture` or of the checkpoint's config.json.
-
-    Raises ConfigError.
-    """
-    path = deployment.model.architecture or deployment.model.checkpoint / "config.json"
-    try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8")) if path.suffix == ".toml" else read_json(path)
-        family = family_of(fields)
-        return family, family.parse(fields), fields
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ModelCheckpointError) as error:
-        raise ConfigError(f"{path}: {error}", param="architecture") from error
-
-
 def _expert_ways(mesh: Mesh, wish: Wish, shape: ModelShape, limits: ExecutorLimits) -> dict[int, Way]:
     if not shape.experts or mesh.devices.size == 1:
         return {}
@@ -201,56 +133,16 @@ def _expert_ways(mesh: Mesh, wish: Wish, shape: ModelShape, limits: ExecutorLimi
     }
 
 
-def _limits(deployment: Deployment, shape: ModelShape, mesh: Mesh, platform: str) -> ExecutorLimits:
-    """As the engine would be built, with the two steps that matter most: all sequences decoding, a full prefill."""
-    shards, lanes = mesh.shape["data"], mesh.shape["pipeline"]
-    engine = of_a_lane(of_a_shard(deployment.engine, shards), lanes)
-    return ExecutorLimits(
-        max_num_seqs=engine.max_num_seqs,
-        max_model_len=engine.max_model_len or shape.max_position,
-        page_size=engine.page_size,
-        num_pages=1,
-        token_buckets=tuple(sorted({engine.max_num_seqs, engine.max_num_batched_tokens})),
-        shards=shards,
-        sequence_parallel_tokens=fewest_tokens(engine.sequence_parallel_tokens, platform),
-    )
-
-
-def _companions(
-    deployment: Deployment, small: SmallModel | None, abstract: AbstractDeployment, limits: ExecutorLimits, mesh: Mesh
-) -> list[Companion]:
-    found: list[Companion] = []
-    if small is not None:
-        found.append(AbstractGuesser(small, limits, abstract.body, abstract.page_dtype, mesh))
-    if deployment.embeddings is not None:
-        found.append(AbstractEncoder(deployment.embeddings, mesh.devices.flat[0]))
-    return found
-
-
-def _fixed(holdings: Holdings, beside: Sequence[Beside]) -> int:
-    return holdings.weights + holdings.rows + sum(one.weights + one.sums for one in beside)
-
-
-def _position(holdings: Holdings, beside: Sequence[Beside]) -> int:
-    return holdings.position + sum(one.pages + one.states for one in beside)
-
-
-def _compiled_if_it_fits(
-    abstract: AbstractDeployment,
-    holdings: Holdings,
-    companions: Sequence[Companion],
-    beside: Sequence[Beside],
-    chip: Chip,
-    limits: ExecutorLimits,
-) -> tuple[dict[int, CompiledStep], dict[str, int]]:
+def _compiled_if_it_fits(engine: AbstractEngine) -> tuple[dict[int, CompiledStep], dict[str, int]]:
     """The steps, with about as many pages as will be served, so that a copy of them would show, and what the largest
     program of each companion takes for the time that it runs; nothing if too large."""
-    free, position = chip.memory - _fixed(holdings, beside), _position(holdings, beside)
+    limits, position = engine.limits, position_bytes(engine.holdings, engine.beside)
+    free = engine.machine.chip.memory - fixed_bytes(engine.holdings, engine.beside)
     if free < limits.max_model_len * position:
         return {}, {}
     pages = int(POOL_SHARE * free) // (position * limits.page_size) or 1
     try:
-        return abstract.compile(pages), {one.holdings().name: one.temporaries(pages) for one in companions}
+        return engine.chat_model.compile(pages), {one.name: one.temporaries(pages) for one in engine.companions}
     except RuntimeError as error:
         if OUT_OF_MEMORY not in str(error):
             raise
