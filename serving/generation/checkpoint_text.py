@@ -46,6 +46,7 @@ class CheckpointText:
     add_prefix_space: bool | None = None
     chat_templates: Mapping[str, str] = field(default_factory=dict)  # name -> Jinja; the usual one is "default"
     eos_token_ids: tuple[int, ...] = ()
+    vocab_size: int | None = None  # of the model, as config.json says; its tokenizer may have more tokens, or fewer
     defaults: SamplingDefaults = SamplingDefaults()
 
 
@@ -75,6 +76,7 @@ def read_checkpoint_text(checkpoint: Path) -> CheckpointText:
         add_prefix_space=_value(tokenizer, "add_prefix_space", bool, where),
         chat_templates=_chat_templates(checkpoint, tokenizer.get("chat_template"), where),
         eos_token_ids=_eos_token_ids(generation, config, checkpoint),
+        vocab_size=_value(config, "vocab_size", int, checkpoint / "config.json"),
         defaults=_defaults(generation, checkpoint / "generation_config.json"),
     )
 

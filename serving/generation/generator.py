@@ -270,12 +270,14 @@ def _check_end_tokens(tokenizer: Tokenizer) -> None:
             f"config.json, and the tokenizer's own); at most {MAX_EOS_TOKEN_IDS} are supported",
             param="eos_token_id",
         )
-    outside = [token_id for token_id in ends if not 0 <= token_id < size]
-    if outside:
-        raise CheckpointError(
-            f"the checkpoint's eos_token_id {outside[0]} is no token of its tokenizer, whose ids are 0 .. {size - 1}",
-            param="eos_token_id",
-        )
+    for owner, count in (("tokenizer", size), ("model", tokenizer.checkpoint.vocab_size or size)):
+        outside = [token_id for token_id in ends if not 0 <= token_id < count]
+        if outside:
+            raise CheckpointError(
+                f"the checkpoint's eos_token_id {outside[0]} is no token of its {owner}, whose ids are "
+                f"0 .. {count - 1}: correct generation_config.json, or eos_token in tokenizer_config.json",
+                param="eos_token_id",
+            )
 
 
 def _tag_tokens(form: AnswerForm, tokenizer: Tokenizer, *, with_tools: bool) -> frozenset[int]:

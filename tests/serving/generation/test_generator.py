@@ -1,4 +1,6 @@
 import asyncio
+import json
+import shutil
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -373,6 +375,23 @@ def test_end_tokens_that_no_engine_could_serve_are_a_checkpoint_error(
     with pytest.raises(CheckpointError, match=says) as caught:
         _generator(tokenizer)
     assert caught.value.param == "eos_token_id"
+
+
+def test_a_token_that_ends_a_text_and_that_the_model_cannot_draw_is_refused_at_load(
+    byte_level: Path, tmp_path: Path
+) -> None:
+    """The engine would refuse each request for it, and no grammar could be compiled."""
+    shutil.copytree(byte_level, tmp_path, dirs_exist_ok=True)
+    added = load_tokenizer(byte_level).vocab_size - 1
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, added]}))
+    for vocab_size, fits in ((added + 100, True), (added + 1, True), (added, False)):
+        (tmp_path / "config.json").write_text(json.dumps({"vocab_size": vocab_size}))
+        if fits:
+            _generator(load_tokenizer(tmp_path))
+            continue
+        with pytest.raises(CheckpointError, match=f"eos_token_id {added} is no token of its model") as caught:
+            _generator(load_tokenizer(tmp_path))
+        assert caught.value.param == "eos_token_id"
 
 
 def test_derived_seeds_are_fixed_and_within_bounds() -> None:
