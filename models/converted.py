@@ -1,6 +1,6 @@
 """Checkpoints in weft's own layout: one Orbax checkpoint a layer, and one for what lies outside the layers.
 
-    config.json ...      as in the hub's checkpoint, with the tokenizer's files
+    config.json ...      as in the hub's checkpoint, with the tokenizer's files and the folders of chat templates
     weights/outside      leaves by name, in the shapes that the family declares
     weights/layers.0 ...
     weft.json            written last: a conversion that was cut short is no checkpoint
@@ -32,6 +32,7 @@ from sharding.mesh import one_device
 from sharding.params import Placement
 
 MARK, WEIGHTS, FORMAT = "weft.json", "weights", 1
+_BELOW = (".jinja", ".json")  # in folders: named chat templates, how states become vectors
 
 
 def is_converted(directory: Path) -> bool:
@@ -51,9 +52,12 @@ def write_converted(source: Path, listed: Any, weights: HubWeights, target: Path
         arrays = {_name(leaf.path): jax.device_put(weights.on_host(leaf)) for leaf in leaves}
         orbax.save(str(target / WEIGHTS / part), arrays)
         dtypes |= {str(leaf.dtype) for leaf in leaves}
-    for file in sorted(source.iterdir()):
-        if file.is_file() and file.suffix != ".safetensors" and file.name != INDEX:
-            shutil.copyfile(file, target / file.name)
+    for file in sorted([*source.iterdir(), *source.glob("[!.]*/*")]):
+        beside = file.suffix != ".safetensors" and file.name != INDEX
+        if file.is_file() and (beside if file.parent == source else file.suffix in _BELOW):
+            copy = target / file.relative_to(source)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
     (target / MARK).write_text(json.dumps({"format": FORMAT, "dtype": sorted(dtypes)}) + "\n")
 
 

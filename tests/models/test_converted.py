@@ -47,6 +47,20 @@ def test_the_other_files_come_along_and_the_tensors_do_not(folders: tuple[Path, 
     assert {path.name for path in folders[1].iterdir()} == {"config.json", "tokenizer.json", "weft.json", "weights"}
 
 
+def test_what_is_read_of_folders_comes_along(tmp_path: Path) -> None:
+    """Chat templates by name, and how hidden states become vectors; not other weights."""
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    tiny_checkpoint.write(hub)
+    kept = ["additional_chat_templates/tool_use.jinja", "1_Pooling/config.json"]
+    for name in (*kept, "original/consolidated.00.pth", ".cache/x.json"):
+        (hub / name).parent.mkdir()
+        (hub / name).write_text("{}")
+    checkpoint.convert(hub, tmp_path / "out")
+    found = [path for path in (tmp_path / "out").glob("*/*") if path.parent.name != "weights"]
+    assert sorted(path.relative_to(tmp_path / "out").as_posix() for path in found) == sorted(kept)
+
+
 def test_bfloat16_stays_what_it_is(tmp_path: Path) -> None:
     hub = tmp_path / "hub"
     hub.mkdir()
