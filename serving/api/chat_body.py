@@ -48,6 +48,7 @@ class TextPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag="te
 class FunctionCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str
     arguments: str  # JSON in a string, as the model wrote it
+    parsed_arguments: Any = None  # what the SDK read in them
 
 
 class ToolCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +84,7 @@ class AssistantMessage(Message, kw_only=True, tag="assistant"):
     audio: None = None
     function_call: None = None
     annotations: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
+    parsed: Any = None  # what the SDK read in the content
 
 
 class ToolMessage(Message, kw_only=True, tag="tool"):
@@ -194,8 +196,12 @@ def check_template_variables(variables: dict[str, Any] | None) -> None:
 
 
 def plain(struct: msgspec.Struct) -> dict[str, Any]:
-    """A message or a tool as the chat template reads it: what the client left out or set to null is not there."""
+    """A message or a tool as the chat template reads it: what the client left out or set to null is not
+    there, nor what its library read in what is."""
     return _without_nulls(msgspec.to_builtins(struct))
+
+
+_OF_THE_SDK = ("parsed", "parsed_arguments")
 
 
 def _without_nulls(value: Any) -> Any:
@@ -204,6 +210,6 @@ def _without_nulls(value: Any) -> Any:
         return {
             key: member if key == "parameters" else _without_nulls(member)
             for key, member in value.items()
-            if member is not None and member != []
+            if member is not None and member != [] and key not in _OF_THE_SDK
         }
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -70,6 +70,11 @@ def typed(kind: type[B], table: dict[str, Any]) -> B:
         _refuse_value(str(error), asked, kind)
 
 
+def without_nulls(value: Any) -> Any:
+    """An object's members that say something: clients' libraries write all that they know into what they send back."""
+    return {name: member for name, member in value.items() if member is not None} if isinstance(value, dict) else value
+
+
 def shown(value: object) -> str:
     """A value as an error repeats it: scalars themselves, cut short; containers by their type and size."""
     if isinstance(value, list | dict):

@@ -26,7 +26,7 @@ from serving.api.messages.error_shape import THREAD
 from serving.api.output_format import JsonSchemaFormat, NamedSchema
 from serving.api.sampling_body import MAX_SALT_CHARS, SCHEDULING_WORDS
 from serving.api.tool_choice import FunctionName, NamedChoice, ToolChoice
-from serving.api.typed_body import Body, Refusal
+from serving.api.typed_body import Body, Refusal, without_nulls
 from serving.engine.request import Priority
 from serving.errors import RequestError
 from serving.settings.reasoning_switch import Effort
@@ -162,6 +162,11 @@ class PromptBody(Body, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     cache_control: CacheControl | None = None
 
+    @classmethod
+    def prepared(cls, table: dict[str, Any]) -> dict[str, Any]:
+        messages = table.get("messages")
+        return {**table, "messages": _plain(messages)} if isinstance(messages, list) else table
+
     def chat(self) -> ChatBody:
         """Raises RequestError for what no type can say."""
         body = self._chat()
@@ -250,6 +255,15 @@ def in_their_words(error: RequestError) -> RequestError:
     if error.param is None or name is None:
         return error
     return type(error)(error.message.replace(error.param, name), param=name, code=error.code)
+
+
+def _plain(values: list[Any]) -> list[Any]:
+    """Messages, and the blocks within them, without members that are null."""
+    plain = [without_nulls(value) for value in values]
+    for value in plain:
+        if isinstance(value, dict) and isinstance(value.get("content"), list):
+            value["content"] = _plain(value["content"])
+    return plain
 
 
 def _content(content: str | list[TextBlock]) -> str | list[TextPart]:

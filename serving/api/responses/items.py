@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from serving.api.typed_body import without_nulls
 from serving.sessions.conversations.records import Item
 
 MAX_ITEMS = 4096
@@ -22,6 +23,7 @@ class OutputTextPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, t
     text: str
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
+    parsed: Any = None  # what the SDK read in the text
 
 
 class RefusalPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="refusal"):
@@ -42,6 +44,7 @@ class FunctionCallItem(InputItem, kw_only=True, tag="function_call"):
     call_id: str
     name: str
     arguments: str  # a JSON object
+    parsed_arguments: Any = None  # what the SDK read in them
 
 
 class FunctionResultItem(InputItem, kw_only=True, tag="function_call_output"):
@@ -123,8 +126,7 @@ def item_words(field: str) -> dict[str, tuple[str, ...]]:
 
 
 def plain_items(value: Any) -> Any:
-    """A message may leave its type out, and what is null is as left out: clients' libraries write every member that
-    they know into what they send back."""
+    """A message may leave its type out, and what is null is as left out."""
     if not isinstance(value, list):
         return value
     return [_plain_item(item) if isinstance(item, dict) else item for item in value]
@@ -132,14 +134,10 @@ def plain_items(value: Any) -> Any:
 
 def _plain_item(item: dict[str, Any]) -> dict[str, Any]:
     told = {
-        name: [_without_nulls(part) for part in value] if name in _OF_PARTS and isinstance(value, list) else value
-        for name, value in _without_nulls(item).items()
+        name: [without_nulls(part) for part in value] if name in _OF_PARTS and isinstance(value, list) else value
+        for name, value in without_nulls(item).items()
     }
     return {"type": "message", **told} if "role" in told and "type" not in told else told
-
-
-def _without_nulls(value: Any) -> Any:
-    return {name: of for name, of in value.items() if of is not None} if isinstance(value, dict) else value
 
 
 def id_prefix(item_type: str) -> str:
@@ -164,6 +162,7 @@ def shown(item: Item) -> Item:
 
 def _stored(item: AnyItem, new_id: Callable[[str], str]) -> Item:
     made: Item = {name: value for name, value in msgspec.to_builtins(item).items() if value is not None}
+    made.pop("parsed_arguments", None)
     made |= {"id": new_id(id_prefix(made["type"])), "status": made.get("status", "completed")}
     if isinstance(item, MessageItem):
         made["content"] = _parts(item)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import openai
 import pytest
@@ -84,6 +85,25 @@ async def test_a_tool_call_goes_there_and_its_result_back(make_api: ApiMaker) ->
         result = {"role": "tool", "tool_call_id": call.id, "content": "4"}
         second = await client.chat.completions.create(model=MODEL, messages=[HI, message, result], tools=[TOOL])
         assert second.choices[0].message.content == "It is 4."
+
+
+async def test_what_the_sdk_has_parsed_comes_back(make_api: ApiMaker) -> None:
+    says = make_api.says('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+    api = make_api(says, make_api.says('{"sum": 4}'), make_api.says("Four."))
+    strict: Any = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+    form = {"type": "json_schema", "json_schema": {"name": "sum", "schema": {"type": "object"}}}
+    async with _sdk(api) as client:
+        async with client.chat.completions.stream(model=MODEL, messages=[HI], tools=[strict]) as stream:
+            call = (await stream.get_final_completion()).choices[0].message
+        assert call.tool_calls is not None
+        assert call.tool_calls[0].function.parsed_arguments == {"a": 1}
+        result = {"role": "tool", "tool_call_id": call.tool_calls[0].id, "content": "4"}
+        said: Any = [HI, call.model_dump(), result]
+        answer = await client.chat.completions.create(model=MODEL, messages=said, response_format=form)
+        dumped = {**answer.choices[0].message.model_dump(), "parsed": {"sum": 4}}
+        last = await client.chat.completions.create(model=MODEL, messages=[*said, dumped, HI])
+        assert last.choices[0].message.content == "Four."
+    assert "parsed" not in api.service.generator.detokenize(list(api.engine.requests[-1].prompt_token_ids))
 
 
 async def test_refusals_are_the_sdks_exceptions(make_api: ApiMaker) -> None:

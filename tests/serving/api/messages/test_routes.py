@@ -107,6 +107,20 @@ async def test_a_call_goes_there_and_its_result_back(make_api: ApiMaker) -> None
     assert '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>' in prompt
 
 
+async def test_blocks_come_back_with_every_member_that_the_sdk_dumps(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says(f"So: {CALL}"), make_api.says("It is 4."))
+    async with _sdk(api) as client:
+        first = await client.messages.create(model=MODEL, max_tokens=400, messages=[HI], tools=[ADD])
+        said: Any = [block.model_dump() for block in first.content]
+        assert any(value is None for block in said for value in block.values())
+        result = {"type": "tool_result", "tool_use_id": said[-1]["id"], "is_error": None, "nobody_knows": None}
+        result["content"] = [{"type": "text", "text": "4", "citations": None, "nobody_knows": None}]
+        turns: Any = [HI, {"role": "assistant", "content": said}, {"role": "user", "content": [result]}]
+        second = await client.messages.create(model=MODEL, max_tokens=400, messages=turns, tools=[ADD])
+    assert second.content[0].type == "text"
+    assert second.content[0].text == "It is 4."
+
+
 async def test_a_last_message_of_the_assistants_is_continued(make_api: ApiMaker) -> None:
     prompt = await _prompt(make_api(make_api.says("x")), messages=[HI, {"role": "assistant", "content": "So"}])
     assert prompt.endswith("<|im_start|>assistant\nSo")
