@@ -1,8 +1,8 @@
 """HTTP in, HTTP out, in OpenAI's words.
 
     http              build_app: which path goes where          server            api_server: the socket, its limits
-    front             request ids, errors, the log line         bounded_protocol  limits on headers, accept_queue
-    gate              names and origins that may ask
+    front             request ids, errors, the log line         bounded_protocol  limits on headers
+    gate              names and origins that may ask            accept_queue, unread  what waits in the kernel
     text_routes       chat and text completions                 token_routes      tokenize, detokenize, models
     health            liveness, readiness, metrics              page              the chat page
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 LONG, SHORT = 64, 8  # connections
 PATIENCE_SECONDS = 1.0  # with a long queue: a burst that comes once is let in
-CALM_SECONDS = 1.0  # with a short one, until it has to be long again
+CALM_SECONDS = 10.0  # with a short one, until it may be long again; it costs nobody anything while it is short
 _TCP_INFO = getattr(socket, "TCP_INFO", None) if hasattr(socket, "SO_PEERCRED") else None  # as Linux has it
 _WAITING = struct.Struct("24xI")  # of a socket that listens, `tcpi_unacked` is the queue's length
 

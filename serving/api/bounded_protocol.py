@@ -13,6 +13,8 @@ from serving.api.error_reply import UNAVAILABLE_RETRY_SECONDS
 from serving.api.service import new_id
 from serving.api.sse import ABORT_EXTENSION
 from serving.api.tls import PEER_EXTENSION, common_name
+from serving.api.unread import unread_seconds
+from serving.gateway.lag import Lag
 from serving.observability.logs import log_event
 from serving.observability.metrics import Metrics
 
@@ -29,11 +31,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """A client that opens a connection and sends nothing, or sends a header a minute, is let go. What is refused here
     never reaches the application, so it is counted and logged here, under an id of its own."""
 
-    def __init__(self, *args: Any, metrics: Metrics, queue: AcceptQueue | None = None, **options: Any) -> None:
-        """`queue` is that of all connections of a server."""
+    def __init__(
+        self, *args: Any, metrics: Metrics, queue: AcceptQueue | None = None, lag: Lag | None = None, **options: Any
+    ) -> None:
+        """`queue` is that of all connections of a server, and `lag` what its gateway takes for the process's."""
         super().__init__(*args, **options)
         self._metrics = metrics
         self._queue = queue or AcceptQueue()
+        self._lag = lag or Lag()
         self._is_refused = False
         self._in_headers = True
         self._header_bytes = 0  # received while headers are incomplete
@@ -79,10 +84,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_headers = False
         # What asks for work alone: probes, metrics and pages are answered as long as anything is.
         assert self.parser is not None
-        if self.parser.get_method() == b"POST" and self._is_idle and self._queue.refuses():
-            self._is_refused = True
-            self._refuse(503, "more requests come than this server can even refuse")
-            return
+        if self.parser.get_method() == b"POST" and self._is_idle:
+            if self._queue.refuses():
+                self._is_refused = True
+                self._refuse(503, "more requests come than this server can even refuse")
+                return
+            self._lag.read(unread_seconds(self.transport))
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -25,6 +25,8 @@ DRAIN_SECONDS = 30.0
 FLUSH_SECONDS = 1  # for the last event of each stream, after the drain
 PING_SECONDS = 20.0
 SOCKET_ENVELOPE_BYTES = 1024  # around a body
+# uvloop takes one connection of each descriptor a turn, and a turn of a busy server lasts milliseconds.
+DESCRIPTORS = 8
 
 
 class Listener(Protocol):
@@ -53,6 +55,7 @@ class ApiServer(uvicorn.Server):
         self._drain = drain
         self._queue = queue
         self._beside = beside
+        self._more: list[socket.socket] = []  # descriptors of what listens
         self._on_start = on_start
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -89,7 +92,8 @@ class ApiServer(uvicorn.Server):
         self._queue.watch(sockets or ())
         for listener in self._beside:
             await listener.start()
-        await super().startup(sockets)
+        self._more = [each.dup() for each in sockets or () for _ in range(DESCRIPTORS - 1)]
+        await super().startup(None if sockets is None else [*sockets, *self._more])
         if self._on_start is not None:
             self._on_start()
 
@@ -97,7 +101,7 @@ class ApiServer(uvicorn.Server):
         patience = self.config.timeout_graceful_shutdown or 0
         stopping = self._stop_beside(patience)
         self.lifespan = cast(LifespanOn, _LifespanAfter(stopping, self.lifespan))
-        await super().shutdown(sockets)
+        await super().shutdown(None if sockets is None else [*sockets, *self._more])
         await stopping
 
 
@@ -126,7 +130,7 @@ def api_server(
     it listens."""
     service: Service = app.state.service
     queue = AcceptQueue()
-    protocol = partial(BoundedHttpProtocol, metrics=service.metrics, queue=queue)
+    protocol = partial(BoundedHttpProtocol, metrics=service.metrics, queue=queue, lag=service.gateway.lag)
     drain = Drain(service, drain_seconds)
     config = uvicorn.Config(
         drain.closing(app),

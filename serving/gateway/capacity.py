@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.request import Priority
 from serving.gateway.drain_meter import DrainMeter
+from serving.gateway.lag import Lag
 from serving.gateway.prediction_error import PredictionError
 
 _RANK = {Priority.INTERACTIVE: 0, Priority.STANDARD: 1, Priority.BATCH: 2}
@@ -41,14 +42,14 @@ class Place:
 
 
 class Capacity:
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic, lag: Lag | None = None) -> None:
         self._now = now
+        self._lag = lag or Lag(now)
         self._updated = now()
         self._info: EngineInfo | None = None
         self._stats: EngineStats | None = None
         self._waiting: dict[int, Place] = {}
         self.preparing = 0  # requests whose prompts are being rendered and encoded: they are about to join
-        self.lag_seconds = 0.0  # of this process: what it does not get to, it does not answer either
         self._running = 0  # choices
         self._arrivals = 0
         self._rows = DrainMeter()
@@ -133,7 +134,9 @@ class Capacity:
         return [other for other in self._waiting.values() if _RANK[other.priority] <= _RANK[priority]]
 
     def _predicted(self, before: list[Place], tokens: float, choices: int) -> float:
-        return self._error.corrected(self._from_rates(before, tokens, choices)) + self.lag_seconds
+        waits = self._error.corrected(self._from_rates(before, tokens, choices))
+        # Who would wait for nothing more is let in, however long it lay unread.
+        return waits + self._lag.of_timers + (self._lag.unread if waits else 0.0)
 
     def _from_rates(self, before: list[Place], tokens: float, choices: int) -> float:
         if self._info is None:

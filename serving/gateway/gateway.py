@@ -29,6 +29,7 @@ from serving.gateway.guard import GuardedEmbedder, GuardedEngine
 from serving.gateway.identity import Identity
 from serving.gateway.key_store import KeyStore
 from serving.gateway.ladder import Rung
+from serving.gateway.lag import Lag
 from serving.gateway.lease import Lease, QueueNotice
 from serving.gateway.ledger import Ledger, UsageRow
 from serving.gateway.limit_store import Demand, LimitName, LimitStore, Verdict, is_limited
@@ -75,7 +76,8 @@ class Gateway:
         )
         self._metrics.watch_store(lambda: self._store.is_up)
         self._now = now
-        self._first = EngineQueue(access.admission, self._metrics, self._keep_leases, now)
+        self.lag = Lag(now)
+        self._first = EngineQueue(access.admission, self._metrics, self._keep_leases, now, self.lag)
         self._queues: dict[str, EngineQueue] = {}  # by model, once its engine is guarded
         self._leases: dict[str, Lease] = {}  # by the engine's request ids
         self._full_until: dict[str, float] = {}  # tenants whose minute of requests is taken
@@ -88,7 +90,7 @@ class Gateway:
         a ladder of its own; `can_fall_back`: another model stands in for it."""
         queue = self._first
         if self._queues:
-            queue = EngineQueue(self.access.admission, self._metrics, self._keep_leases, self._now)
+            queue = EngineQueue(self.access.admission, self._metrics, self._keep_leases, self._now, self.lag)
         self._queues[model] = queue
         queue.watch(engine, model, can_fall_back=can_fall_back)
         return GuardedEngine(engine, self._leases)

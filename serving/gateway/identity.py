@@ -94,7 +94,7 @@ class Identity:
 
 def must_authenticate(access: AccessConfig, api_key: str | None) -> bool:
     auth = access.auth
-    configured = api_key is not None or auth.keys is not None or auth.jwt is not None or bool(auth.certificates)
+    configured = api_key is not None or bool(auth.ways)
     return auth.mode != "none" and (configured or auth.mode == "required")
 
 
@@ -102,7 +102,7 @@ def check_exposure(access: AccessConfig, api_key: str | None, host: str) -> None
     """A server that asks nobody who they are is for this machine alone, unless somebody wrote that it is not.
     Raises ConfigError."""
     auth = access.auth
-    ways = api_key is not None or auth.keys is not None or auth.jwt is not None or bool(auth.certificates)
+    ways = api_key is not None or bool(auth.ways)
     if auth.mode == "none" and ways:
         raise ConfigError(
             'auth.mode is "none", but there are ways to authenticate: drop the one or the other', param="auth.mode"

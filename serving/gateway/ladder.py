@@ -6,8 +6,8 @@
     3 fallback       and new requests go to the smaller model that stands in, where the model has one
     4 refuse         and requests whose class would wait beyond its bound are refused (`Capacity` decides for each)
 
-The signal is the load: the predicted wait of a standard request over its bound. A rung is left only well below where it
-was entered, so that the server does not tremble on it.
+The signal is the load: the predicted wait of a standard request over the longest with which one is let in. A rung is
+left only well below where it was entered, so that the server does not tremble on it.
 """
 
 import logging

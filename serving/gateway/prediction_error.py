@@ -3,7 +3,7 @@
 import math
 
 _MEMORY = 0.05  # weight of the newest
-_DEVIATIONS = 2.0  # above the mean: some 95 in 100 lie below
+_DEVIATIONS = 2.5  # above the mean: some 99 in 100 lie below
 _SHORTEST_SECONDS = 0.25  # a shorter prediction says nothing about the next
 _FACTORS = (1.0, 4.0)
 

@@ -19,11 +19,15 @@ from serving.gateway.capacity import Capacity, Place
 from serving.gateway.device_cost import DeviceCost
 from serving.gateway.gateway_metrics import GatewayMetrics
 from serving.gateway.ladder import Ladder, Rung
+from serving.gateway.lag import Lag
 from serving.gateway.principal import Principal
 
 BEAT_SECONDS = 0.25  # between two looks at the engine, while anything is open
 KEEP_SECONDS = 20.0  # between two renewals of what is open
 ENGINE_ANSWER_SECONDS = 1.0
+# Of a bound, the predicted seconds with which one is let in. Rates are those of the seconds before: a surge halves them
+# where the engine shares its cores with what reads and refuses.
+_ADMITTED = 2 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,7 @@ class Load:
     wait_seconds: float  # predicted to the first token
     waiting: int  # requests without one
     rung: Rung
-    is_over: bool  # the predicted wait is beyond the class's bound
+    is_over: bool  # the predicted wait is beyond what its class is let in with
 
 
 class EngineQueue:
@@ -41,18 +45,21 @@ class EngineQueue:
         metrics: GatewayMetrics,
         keep: Callable[[], Awaitable[None]],
         now: Callable[[], float] = time.monotonic,
+        lag: Lag | None = None,
     ) -> None:
-        """`keep` renews what is open, every KEEP_SECONDS."""
+        """`keep` renews what is open, every KEEP_SECONDS; `lag` is the process's, whatever its models."""
         self._config = config
         self._bounds = {
             Priority.INTERACTIVE: config.interactive_seconds,
             Priority.STANDARD: config.standard_seconds,
             Priority.BATCH: config.batch_seconds,
         }
+        self._longest = {priority: _ADMITTED * bound for priority, bound in self._bounds.items()}
         self._keep = keep
         self._now = now
         self._engine: Engine | None = None
-        self._capacity = Capacity(now)
+        self._lag = lag or Lag(now)
+        self._capacity = Capacity(now, self._lag)
         self._cost = DeviceCost()
         self._metrics = metrics
         self._model = ""
@@ -92,7 +99,8 @@ class EngineQueue:
     def load(self, priority: Priority) -> Load:
         """As a request of this class would find it now."""
         rung, wait = self._see_load(), self._capacity.predict(priority)
-        return Load(wait_seconds=wait, waiting=self._capacity.waiting, rung=rung, is_over=wait > self._bounds[priority])
+        is_over = wait > self._longest[priority]
+        return Load(wait_seconds=wait, waiting=self._capacity.waiting, rung=rung, is_over=is_over)
 
     def knock(self, priority: Priority) -> None:
         """Raises OverloadedError where not even a request without a prompt would be let in."""
@@ -126,7 +134,7 @@ class EngineQueue:
             if self._beat is not None:
                 self._beat.cancel()
                 self._beat = None
-                self._capacity.lag_seconds = 0.0
+                self._lag.of_timers = 0.0
 
     def position(self, place: Place) -> tuple[int, float]:
         """Requests before it, and the seconds that are left to its first token as predicted now."""
@@ -136,14 +144,14 @@ class EngineQueue:
         return self._cost.of(tokens)
 
     def _check(self, priority: Priority, predicted: float) -> None:
-        rung, bound = self._see_load(), self._bounds[priority]
+        rung, longest, bound = self._see_load(), self._longest[priority], self._bounds[priority]
         if priority is Priority.BATCH and rung >= Rung.SHED_BATCH:
             raise self._refusal("batch requests are refused while others wait", "batch_shed", predicted)
-        if predicted > bound:
+        if predicted > longest:
             raise self._refusal(
-                f"a {priority.value} request would now wait longer than {bound:g} seconds for its first token",
+                f"a {priority.value} request might now wait longer than {bound:g} seconds for its first token",
                 "queue_too_long",
-                predicted - bound,
+                predicted - longest,
             )
 
     def _refusal(self, message: str, code: str, soonest: float) -> OverloadedError:
@@ -151,7 +159,7 @@ class EngineQueue:
         return OverloadedError(message, retry_after=retry_after, code=code)
 
     def _see_load(self) -> Rung:
-        return self._ladder.see(self._capacity.predict(Priority.STANDARD) / self._config.standard_seconds)
+        return self._ladder.see(self._capacity.predict(Priority.STANDARD) / self._longest[Priority.STANDARD])
 
     async def _meet_engine(self) -> None:
         """Its batch's size, once; a start without it is asked again, but not by everybody."""
@@ -173,7 +181,7 @@ class EngineQueue:
                 await self._keep()
             due = self._now() + BEAT_SECONDS
             await asyncio.sleep(BEAT_SECONDS)
-            self._capacity.lag_seconds = max(0.0, self._now() - due)
+            self._lag.of_timers = max(0.0, self._now() - due)
 
     async def _look(self) -> None:
         if self._engine is None:
