@@ -81,6 +81,11 @@ class AuthConfig:
     jwt: TokenConfig | None = None
     certificates: Mapping[str, str] = field(default_factory=dict)  # a client certificate's common name: its tenant
 
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The keys of those that are configured; the environment may have one more."""
+        return tuple(f"auth.{name}" for name in ("keys", "jwt", "certificates") if getattr(self, name))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
@@ -137,13 +142,14 @@ class AccessConfig:
     usage: UsageConfig = field(default_factory=UsageConfig)
 
 
-def check_access(access: AccessConfig, where: str) -> None:
-    """Refuses values out of their range and names that lead nowhere. Raises ConfigError."""
-    for key, message in _faults(access):
+def check_access(access: AccessConfig, where: str, *, has_authority: bool) -> None:
+    """Refuses values out of their range, names that lead nowhere, and what would change nothing. `has_authority`:
+    clients are asked for certificates. Raises ConfigError."""
+    for key, message in _faults(access, has_authority):
         raise ConfigError(f"{where}: {key} {message}", param=key)
 
 
-def _faults(access: AccessConfig) -> Iterator[tuple[str, str]]:
+def _faults(access: AccessConfig, has_authority: bool) -> Iterator[tuple[str, str]]:
     for table in ("tiers", "tenants"):
         for name in getattr(access, table):
             if not NAME.fullmatch(name):
@@ -171,8 +177,19 @@ def _faults(access: AccessConfig) -> Iterator[tuple[str, str]]:
         yield "limits.redis", "must begin with redis://, rediss:// or unix://"
     if access.limits.redis is not None and "@" in access.limits.redis:
         yield "limits.redis", "must hold no password: WEFT_REDIS_PASSWORD does"
+    if access.limits.redis is None and access.limits.when_store_fails != LimitsConfig().when_store_fails:
+        yield "limits.when_store_fails", "needs limits.redis too: what is counted in this process does not fail"
+    if access.admin.only_metrics_here and access.admin.port is None:
+        yield "admin.only_metrics_here", "needs admin.port too: /metrics would be nowhere"
     if access.admin.port is not None and not 0 <= access.admin.port <= 65535:
         yield "admin.port", f"must be in 0 .. 65535, not {access.admin.port}"
+    if access.auth.mode == "none" and access.auth.ways:
+        yield (
+            "auth.mode",
+            f'is "none", which lets everybody in, beside {access.auth.ways[0]}: drop one of the two',
+        )
+    if access.auth.certificates and not has_authority:
+        yield "auth.certificates", "needs server.tls.client_authority too: no client would be asked for a certificate"
     if access.auth.jwt is not None:
         yield from _token_faults(access.auth.jwt)
 

@@ -30,12 +30,14 @@ from serving.observability.logs import LogFormat
 from serving.settings.adapters import AdaptersConfig, check_adapters
 from serving.settings.conversations import ConversationsConfig, check_conversations
 from serving.settings.events import EventsConfig, check_events
+from serving.settings.files import FilesConfig, check_files
 from serving.settings.further_models import FurtherModel, check_further_models
 from serving.settings.memory import MemoryConfig, check_memory
 from serving.settings.model import EngineConfig, MeshConfig, ModelConfig, PlanConfig
 from serving.settings.model_embeddings import ModelEmbeddingsConfig, check_model_embeddings
-from serving.settings.moderation import ModerationConfig, check_moderation
+from serving.settings.moderation import MODERATION_MODEL, ModerationConfig, check_moderation
 from serving.settings.operations import OperationsConfig
+from serving.settings.ports import Listener, check_ports
 from serving.settings.prefix_cache import PrefixCacheConfig, check_prefix_cache
 from serving.settings.quality_watch import QualityWatchConfig, check_quality_watch
 from serving.settings.reasoning_switch import check_reasoning_switch
@@ -43,6 +45,7 @@ from serving.settings.retrieval import RetrievalConfig, check_retrieval
 from serving.settings.routing import RoutingConfig, check_routing
 from serving.settings.semantic_cache import SemanticCacheConfig, check_semantic_cache
 from serving.settings.speculation import SpeculationConfig, check_speculation
+from serving.settings.tier_models import check_tier_models
 from serving.settings.tools import ToolsConfig, check_tools
 from serving.web_names import ANY, host_and_port, host_name, is_loopback, is_unspecified, origin_of
 
@@ -76,24 +79,6 @@ class StreamsConfig:
     max_bytes: int = 256 << 20  # of all streams together
     grace_seconds: float = 120.0  # how long a stream goes on without a reader
     on_log_failure: LogFailure = "continue"  # new streams begin without the log, or are refused
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilesConfig:
-    """What clients may leave here, and the batches that run over it (docs/batches.md)."""
-
-    folder: Path | None = None  # None: no /v1/files, /v1/batches and /v1/containers
-    max_file_bytes: int = 64 << 20
-    max_tenant_bytes: int = 1 << 30
-    max_tenant_files: int = 1000
-    max_batch_requests: int = 50_000  # lines of one batch
-    max_tenant_batches: int = 16  # that have not ended
-    concurrent_requests: int = 8  # lines that run at once, of all batches
-    retain_batch_days: float = 30.0  # after a batch's end; 0: until its tenant has 1,000 newer ones
-
-    @property
-    def retain_batch_seconds(self) -> float | None:
-        return self.retain_batch_days * 86400 if self.retain_batch_days else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +265,8 @@ def check_limits(deployment: Deployment, where: str) -> None:
             param="token_buckets",
         )
     _check_names(deployment.server, where)
+    check_ports(_listeners(deployment), where)
+    check_files(deployment.files, where)
     _check_streams(deployment.streams, where)
     check_conversations(deployment.conversations, where)
     _check_cluster(deployment.cluster, where)
@@ -315,7 +302,11 @@ def check_limits(deployment: Deployment, where: str) -> None:
     encoder = None if deployment.embeddings is None else deployment.embeddings.name
     taken = (*deployment.model_names, encoder)
     check_adapters(deployment.adapters, taken, deployment.mesh.pipeline, where)
-    check_access(deployment.access, where)
+    tls = deployment.server.tls
+    check_access(deployment.access, where, has_authority=tls is not None and tls.client_authority is not None)
+    judge = None if deployment.moderation is None else MODERATION_MODEL
+    served = [name for name in (*taken, judge) if name is not None]
+    check_tier_models(deployment.tiers, served, deployment.adapters, where)
     apart = (deployment.name, encoder, *deployment.adapters.named)
     check_further_models(deployment.models, apart, deployment.cluster.processes, where)
     tiers = (DEFAULT_TIER, *deployment.tiers)
@@ -330,6 +321,22 @@ def check_limits(deployment: Deployment, where: str) -> None:
     check_routing(deployment.routing, deployment.model_names, tiers, names, where)
     for name in deployment.models:
         check_limits(deployment.of_model(name), f"{where}: models.{name}")
+
+
+def _listeners(deployment: Deployment) -> list[Listener]:
+    """Of the process that answers clients, which is the first of its cluster."""
+    server, admin, cluster = deployment.server, deployment.admin, deployment.cluster
+    found = [
+        Listener("server.port", server.host, server.port),
+        Listener("server.grpc_port", server.host, server.grpc_port),
+        Listener("admin.port", admin.host, admin.port),
+    ]
+    coordinator = host_and_port(cluster.coordinator or "")
+    if cluster.processes > 1 and coordinator is not None:
+        host = cluster.listen or coordinator[0]
+        found.append(Listener("cluster.coordinator", host, coordinator[1]))
+        found.append(Listener("cluster.runtime_port", host, cluster.runtime_port))
+    return found
 
 
 def _check_streams(streams: StreamsConfig, where: str) -> None:

@@ -19,9 +19,8 @@ from serving.gateway.lease import Tokens
 from serving.orchestrator.moderation.moderation import Moderation, unavailable
 from serving.orchestrator.moderation.panel import Judgement
 from serving.orchestrator.moderation.policy import Policy
-from serving.settings.moderation import CATEGORIES
+from serving.settings.moderation import CATEGORIES, MODERATION_MODEL
 
-NAME = "weft-moderation"  # the model id that clients may send
 ALWAYS_TOLD = CATEGORIES[: CATEGORIES.index("jailbreak") + 1]  # OpenAI's, whose clients expect all of them, and ours
 CHARS_PER_TOKEN = 4  # for the limits of a tenant: no tokenizer is asked
 
@@ -29,9 +28,9 @@ CHARS_PER_TOKEN = 4  # for the limits of a tenant: no tokenizer is asked
 def moderation_routes(service: Service, moderation: Moderation, max_body_bytes: int) -> list[Route]:
     async def moderations(request: Request) -> Response:
         body = await read_typed(request, ModerationBody, max_body_bytes)
-        if body.model not in (None, NAME):
+        if body.model not in (None, MODERATION_MODEL):
             raise NotFoundError(
-                f"the model {body.model[:100]!r} moderates nothing here; leave it out, or send {NAME!r}",
+                f"the model {body.model[:100]!r} moderates nothing here; leave it out, or send {MODERATION_MODEL!r}",
                 param="model",
                 code="model_not_found",
             )
@@ -52,7 +51,7 @@ async def _judged(service: Service, moderation: Moderation, texts: list[str], ca
         longest_stream=max(tokens),
         longest_output=0,
         output_was_stated=True,
-        model=NAME,
+        model=MODERATION_MODEL,
         stream=False,
         priority=Priority.BATCH,
         generates=False,
@@ -64,7 +63,7 @@ async def _judged(service: Service, moderation: Moderation, texts: list[str], ca
     policy = moderation.policies.of(caller.principal.tenant)
     known = moderation.panel.categories
     results = [_result(judgement, policy, known) for judgement in judgements]
-    return msgspec.json.encode({"id": f"modr-{caller.request_id}", "model": NAME, "results": results})
+    return msgspec.json.encode({"id": f"modr-{caller.request_id}", "model": MODERATION_MODEL, "results": results})
 
 
 def _result(judgement: Judgement, policy: Policy | None, known: frozenset[str]) -> dict[str, Any]:

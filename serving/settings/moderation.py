@@ -36,6 +36,7 @@ CATEGORIES = (
     "elections",
     "code-abuse",
 )
+MODERATION_MODEL = "weft-moderation"  # that clients name at /v1/moderations
 ENCODER_KINDS = ("similarity", "head")
 
 

@@ -72,6 +72,11 @@ def test_every_table_of_the_gateway_is_read(file: Path) -> None:
         ("standard_seconds", "capped_output_tokens = 0\nstandard_seconds", "admission.capped_output_tokens"),
         ("port = 0", "port = 70000", "admin.port"),
         ("[usage]", "[usage]\nsecret = 1", "usage.secret"),
+        ("[auth]", '[auth]\nmode = "none"', "auth.mode"),
+        ("[tiers.gold]", '[auth.certificates]\nclient = "acme"\n[tiers.gold]', "auth.certificates"),
+        ('redis = "redis://127.0.0.1:6379"', "", "limits.when_store_fails"),
+        ("port = 0", "only_metrics_here = true", "admin.only_metrics_here"),
+        ('models = ["m"]', 'models = ["n"]', "tiers.gold.models"),
     ],
 )
 def test_what_cannot_be_is_named(file: Path, old: str, new: str, param: str) -> None:
@@ -80,3 +85,13 @@ def test_what_cannot_be_is_named(file: Path, old: str, new: str, param: str) -> 
     with pytest.raises(ConfigError) as refused:
         load_deployment(file)
     assert refused.value.param == param
+
+
+def test_certificates_go_with_the_authority_that_signs_them(file: Path) -> None:
+    tls = '[server.tls]\ncertificate = "s.pem"\nkey = "s.key"\n'
+    certificates = '[auth.certificates]\nclient = "acme"\n'
+    file.write_text(f"{GOOD}{certificates}{tls}")
+    with pytest.raises(ConfigError, match=r"auth\.certificates needs server\.tls\.client_authority"):
+        load_deployment(file)
+    file.write_text(f'{GOOD}{certificates}{tls}client_authority = "ca.pem"')
+    assert load_deployment(file).access.auth.certificates == {"client": "acme"}

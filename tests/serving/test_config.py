@@ -258,5 +258,6 @@ def test_files_have_a_folder_beside_the_deployment_and_limits_that_hold_somethin
     for name in ("max_file_bytes", "max_tenant_bytes", "max_tenant_files", "max_batch_requests", "concurrent_requests"):
         assert refused(written(file, **{f"files.{name}": "0"})).param == name
     assert load_deployment(written(file)).files.retain_batch_seconds == 30 * 86400
-    assert load_deployment(written(file, **{"files.retain_batch_days": "0"})).files.retain_batch_seconds is None
+    for_ever = {"files.folder": '"kept"', "files.retain_batch_days": "0"}
+    assert load_deployment(written(file, **for_ever)).files.retain_batch_seconds is None
     assert refused(written(file, **{"files.retain_batch_days": "-1"})).param == "retain_batch_days"

@@ -3,8 +3,7 @@
 import openai
 import pytest
 
-from serving.api.moderation_routes import NAME
-from serving.settings.moderation import JudgeConfig, ModerationConfig, PolicyConfig, RuleConfig
+from serving.settings.moderation import MODERATION_MODEL, JudgeConfig, ModerationConfig, PolicyConfig, RuleConfig
 from tests.serving.api.conftest import ApiMaker
 from tests.serving.api.listening import listening
 
@@ -27,7 +26,7 @@ async def test_the_openai_client_reads_flags_scores_and_input_types(make_api: Ap
         picture = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
         with pytest.raises(openai.BadRequestError, match="input"):
             await client.moderations.create(input=[picture])  # type: ignore[list-item]
-    assert (found.model, len(found.results), found.id[:5]) == (NAME, 2, "modr-")
+    assert (found.model, len(found.results), found.id[:5]) == (MODERATION_MODEL, 2, "modr-")
     bad, good = found.results
     assert bad.flagged
     assert bad.categories.harassment_threatening
