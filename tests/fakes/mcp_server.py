@@ -4,7 +4,7 @@ import asyncio
 import os
 
 from mcp.server.fastmcp import Context, FastMCP, Image
-from mcp.types import ToolAnnotations
+from mcp.types import CallToolResult, ToolAnnotations
 
 
 def failing_server() -> FastMCP:
@@ -35,6 +35,11 @@ def failing_server() -> FastMCP:
     def picture() -> Image:
         """Not text."""
         return Image(data=b"no picture", format="png")
+
+    @server.tool()
+    def weigh() -> CallToolResult:
+        """Only structured."""
+        return CallToolResult(content=[], structuredContent={"weight": 21.5, "unit": "µg"})
 
     @server.tool()
     def variable(name: str) -> str:

@@ -6,6 +6,7 @@ What goes wrong with a server is the result of calls to it, and of nothing else.
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 from collections.abc import AsyncIterator
@@ -240,6 +241,8 @@ class McpTool:
         except McpError as error:
             return failed(f"the MCP server {label} says: {error.error.message[:1000]}")
         text = "\n".join(_text(part) for part in result.content)
+        if not result.content and result.structuredContent is not None:  # the specification asks for both
+            text = json.dumps(result.structuredContent, ensure_ascii=False)
         facts = {"server": label, "tool": self.remote_name, "structured": result.structuredContent}
         return ToolResult(text=text, facts=facts, is_error=result.isError)
 

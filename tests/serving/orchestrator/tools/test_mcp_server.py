@@ -78,6 +78,7 @@ async def test_calls_their_errors_and_what_is_no_text_over_stdio(monkeypatch: py
         assert refused.is_error
         assert "not today" in refused.text
         assert (await called(registry, "srv__picture")).text == "[image/png, which is not shown]"
+        assert (await called(registry, "srv__weigh")).text == '{"weight": 21.5, "unit": "µg"}'
         assert (await called(registry, "srv__variable", name="WEFT_TEST_SEEN")).text == "seen"
         assert (await called(registry, "srv__variable", name="WEFT_TEST_SECRET")).text == "not set"
         # It dies in a call: that call says so, and the next has a new process.
