@@ -36,6 +36,12 @@ class PromptCounter:
     def text(self, text: str) -> int:
         return len(self.generator.tokenizer.encode(text, add_special_tokens=False))
 
+    async def long_text(self, text: str) -> int:
+        """As `text`, without holding up others."""
+        if len(text) <= ENCODE_IN_THREAD_ABOVE:
+            return self.text(text)
+        return await asyncio.to_thread(self.text, text)
+
     async def prompt(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> int:
         """Of a prompt with more characters than the window could hold, a number above the window. Raises what
         `Generator.render_chat` raises."""
@@ -50,9 +56,7 @@ class PromptCounter:
         most = self.generator.tokenizer.most_chars_per_token
         if len(text) > self.generator.max_model_len * most:
             return len(text) // most + 1
-        if len(text) <= ENCODE_IN_THREAD_ABOVE:
-            return self.text(text)
-        return await asyncio.to_thread(self.text, text)
+        return await self.long_text(text)
 
 
 class CountedOnce:

@@ -258,16 +258,18 @@ class TurnRunner:
         )
         result = await self._tools.run(call.name, call.arguments, scope)
         state.tools_run += 1
-        return replace(result, text=self._cut(self._control.broken(result.text), room))
+        return replace(result, text=await self._cut(result.text, room))
 
-    def _cut(self, text: str, room: int) -> str:
-        """The text within `room` tokens; where it is longer, its beginning, and a word on how much is left out."""
-        encode = self._generator.tokenizer.encode
-        kept = text
-        while kept and (tokens := len(encode(kept, add_special_tokens=False))) > room:
+    async def _cut(self, text: str, room: int) -> str:
+        """The text within `room` tokens, control tokens broken; where it is longer, its beginning, and a word on how much
+        is left out."""
+        counter = PromptCounter(generator=self._generator)
+        first = text[: room * self._generator.tokenizer.most_chars_per_token]  # of more, none could be kept
+        broken = kept = self._control.broken(first)
+        while kept and (tokens := await counter.long_text(kept)) > room:
             kept = kept[: min(len(kept) - 1, int(len(kept) * room / tokens))]
-        left_out = len(text) - len(kept)
-        return f"{kept}\n[{left_out} more characters are left out]" if left_out else text
+        left_out = len(text) - len(first) + len(broken) - len(kept)
+        return f"{kept}\n[{left_out} more characters are left out]" if left_out else kept
 
 
 def _clean(passage: Passage, control: ControlTokens) -> Passage:

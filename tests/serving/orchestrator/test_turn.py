@@ -1,6 +1,7 @@
 import asyncio
 import functools
 import json
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import pytest
 
 from serving.errors import ContextLengthError, RequestError
 from serving.generation.chat_format import ChatFormat, load_chat_format
-from serving.generation.generator import Generator
+from serving.generation.generator import ENCODE_IN_THREAD_ABOVE, Generator
 from serving.generation.request import GenerationOptions, TextDelta, TextRequest
 from serving.generation.tokenizer import Tokenizer, load_tokenizer
 from serving.orchestrator.context import Passage
@@ -345,6 +346,26 @@ async def test_a_long_result_is_cut_to_its_share_of_the_window(model_of: ModelOf
     result = next(event for event in events if isinstance(event, ResultReady))
     assert "more characters are left out]" in result.result.text
     assert end_of(events).reason == "stop"
+
+
+async def test_of_a_huge_result_no_more_is_read_than_could_fit_and_nobody_else_waits(
+    model_of: ModelOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of([call("page"), "ok"], window=2000)
+    tokenizer, read = model.generator.tokenizer, list[tuple[int, bool]]()
+    encode = tokenizer.encode
+
+    def watched(text: str, *, add_special_tokens: bool) -> list[int]:
+        read.append((len(text), threading.current_thread() is threading.main_thread()))
+        return encode(text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(tokenizer, "encode", watched)
+    events = await played(model, turn_of(server_tools={"page": {}}), Told("page", "word " * 100_000))
+    result = next(event for event in events if isinstance(event, ResultReady)).result.text
+    kept, left_out = result.rsplit("\n[", 1)
+    assert len(kept) + int(left_out.split()[0]) == 500_000
+    assert max(length for length, _ in read) <= 1000 * tokenizer.most_chars_per_token
+    assert not any(is_main for length, is_main in read if length > ENCODE_IN_THREAD_ABOVE)
 
 
 async def test_room_is_kept_for_an_answer_only_where_history_may_give_it(model_of: ModelOf) -> None:
