@@ -261,7 +261,7 @@ class TurnRunner:
         return replace(result, text=await self._cut(result.text, room))
 
     async def _cut(self, text: str, room: int) -> str:
-        """The text within `room` tokens, control tokens broken; where it is longer, its beginning, and a word on how much
+        """The text within `room` tokens, control tokens broken; where it is longer, its beginning, and how much
         is left out."""
         counter = PromptCounter(generator=self._generator)
         first = text[: room * self._generator.tokenizer.most_chars_per_token]  # of more, none could be kept
