@@ -9,6 +9,7 @@ with it the shared prefix, instead of moving at each of them. Instructions, tool
 out.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -101,6 +102,8 @@ class ContextBuilder:
             kept = [message for turn in history[cut:] for message in turn.messages]
             return [*fixed.instructions, *kept, *fixed.newest.messages]
 
+        # A long history is encoded for seconds, in which others would wait; its sizes are asked for again below.
+        await asyncio.to_thread(lambda: [self._size(turn) for turn in (*history, fixed.newest)])
         cut, tokens = await self._cut(history, fixed.newest, parts.tools, messages)
         trimmed = [LeftOut("turn", str(number), self._size(turn)) for number, turn in enumerate(history[:cut])]
         left_out = (*trimmed, *lost)

@@ -1,5 +1,6 @@
 import itertools
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -19,6 +20,11 @@ class WordCounter:
         sizes = [self.text(message["content"] or "") + 3 for message in messages]
         calls = [self.text(str(call["function"])) for message in messages for call in message.get("tool_calls", ())]
         return sum(sizes) + sum(calls) + sum(self.text(str(tool)) for tool in tools or ()) + 1
+
+
+async def rendered(self: WordCounter, messages: list[Message], tools: object) -> int:
+    """As WordCounter.prompt, which does not count a text."""
+    return sum(len((message["content"] or "").split()) + 3 for message in messages) + 1
 
 
 def words(count: int, word: str = "word") -> str:
@@ -57,6 +63,23 @@ async def test_the_oldest_turns_go_first_and_are_reported() -> None:
     assert context.messages[0]["role"] == "system"
     assert context.messages[-1]["content"] == words(10, "q11")
     assert context.prompt_tokens <= 120
+
+
+async def test_a_history_that_has_to_be_trimmed_is_sized_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here: list[str] = []
+    count = WordCounter.text
+
+    def watched(self: WordCounter, text: str) -> int:
+        if threading.current_thread() is threading.main_thread():
+            here.append(text)
+        return count(self, text)
+
+    monkeypatch.setattr(WordCounter, "text", watched)
+    monkeypatch.setattr(WordCounter, "prompt", rendered)
+    assert (await built(chat(*[10] * 12), 120)).left_out
+    assert here == []
 
 
 async def test_the_cut_stays_for_many_turns() -> None:
