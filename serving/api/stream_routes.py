@@ -35,8 +35,8 @@ def stream_routes(service: Service) -> list[Route]:
 
     async def cancel(request: Request) -> Response:
         admitted = await _find(service, request)
-        await service.durable.cancel(admitted.stream_id)
-        return JSONResponse({"id": admitted.stream_id, "object": "stream", "cancelled": True})
+        cancelled = await service.durable.cancel(admitted.stream_id)
+        return JSONResponse({"id": admitted.stream_id, "object": "stream", "cancelled": cancelled})
 
     return [
         Route("/v1/streams/{stream_id}", read, methods=["GET"]),

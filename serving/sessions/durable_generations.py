@@ -170,13 +170,13 @@ class DurableGenerations:
         live = self._lives.get(stream_id)
         return None if live is None else live.undurable
 
-    async def cancel(self, stream_id: str) -> None:
-        """Ends it, whichever process runs it. What has ended stays as it is."""
+    async def cancel(self, stream_id: str) -> bool:
+        """Ends it, whichever process runs it. What has ended stays as it is, and is False."""
         live = self._lives.get(stream_id)
         if live is None:
-            await self._log.cancel(stream_id)
-            return
+            return await self._log.cancel(stream_id)
         live.stop(_cancelled())
+        return not live.ended
 
     def abandon(self, stream_id: str) -> None:
         """Ends one whose only client left before it knew the id: nobody else can read it."""

@@ -68,8 +68,8 @@ class GenerationLog(Protocol):
         """Without the first `after` records. None: there is no such entry."""
         ...
 
-    async def cancel(self, stream_id: str) -> None:
-        """Asks the holder, whoever it is."""
+    async def cancel(self, stream_id: str) -> bool:
+        """Asks the holder, whoever it is. Whether there is anything to end."""
         ...
 
     async def touch(self, stream_id: str) -> None:

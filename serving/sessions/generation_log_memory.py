@@ -56,8 +56,9 @@ class MemoryGenerationLog:
         entry = self._entries.get(stream_id)
         return None if entry is None else Page(entry.records[after:], entry.ended_at is not None)
 
-    async def cancel(self, stream_id: str) -> None:
-        pass  # whoever asks is the holder
+    async def cancel(self, stream_id: str) -> bool:
+        entry = self._entries.get(stream_id)  # whoever asks is the holder, and knows that it is to end
+        return entry is not None and entry.ended_at is None
 
     async def touch(self, stream_id: str) -> None:
         pass

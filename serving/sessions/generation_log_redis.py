@@ -84,9 +84,12 @@ if redis.call('HGET', KEYS[1], 'holder') == ARGV[1] then redis.call('HSET', KEYS
 return 0
 """
 
-# KEYS: entry. ARGV: field, amount. Nothing is made where there is no entry.
+# KEYS: entry. ARGV: field, amount. Nothing is made where there is no entry. Gives whether there is one that goes on.
 _MARK = """
-if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HINCRBY', KEYS[1], ARGV[1], ARGV[2]) end
+local ended = redis.call('HGET', KEYS[1], 'ended')
+if not ended then return 0 end
+redis.call('HINCRBY', KEYS[1], ARGV[1], ARGV[2])
+if ended == '0' then return 1 end
 return 0
 """
 
@@ -159,8 +162,8 @@ class RedisGenerationLog:
         records = await self._do("LRANGE", _RECORDS + stream_id, after, -1)
         return Page(records, ended == b"1")
 
-    async def cancel(self, stream_id: str) -> None:
-        await self._run(_MARK, (_ENTRY + stream_id,), ("cancelled", 1))
+    async def cancel(self, stream_id: str) -> bool:
+        return bool(await self._run(_MARK, (_ENTRY + stream_id,), ("cancelled", 1)))
 
     async def touch(self, stream_id: str) -> None:
         await self._run(_MARK, (_ENTRY + stream_id,), ("reads", 1))

@@ -136,9 +136,14 @@ class SqliteGenerationLog:
 
         return await self._do(work)
 
-    async def cancel(self, stream_id: str) -> None:
-        statement = "UPDATE streams SET cancelled = 1 WHERE stream_id = ?"
-        await self._do(lambda db: db.execute(statement, (stream_id,)).close())
+    async def cancel(self, stream_id: str) -> bool:
+        statement = "UPDATE streams SET cancelled = 1 WHERE stream_id = ? AND ended = 0"
+
+        def work(db: sqlite3.Connection) -> bool:
+            with closing(db.execute(statement, (stream_id,))) as cursor:
+                return cursor.rowcount > 0
+
+        return await self._do(work)
 
     async def touch(self, stream_id: str) -> None:
         statement = "UPDATE streams SET reads = reads + 1 WHERE stream_id = ?"

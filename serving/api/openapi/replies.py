@@ -84,7 +84,7 @@ REPLIES: Mapping[str, Schema] = {
             object_of(object=word("tool"), type=TEXT, functions=list_of(object_of(name=TEXT, description=TEXT)))
         ),
     ),
-    "StreamEnd": object_of(id=TEXT, object=word("stream"), cancelled={"const": True}),
+    "StreamEnd": object_of(id=TEXT, object=word("stream"), cancelled={"type": "boolean"}),
     "Memory": object_of(
         object=word("memory"),
         user=TEXT,

@@ -70,6 +70,23 @@ async def test_a_durable_stream_says_what_any_other_says(make_api: ApiMaker) -> 
     assert [frame["choices"] for frame in frames] == [chunk["choices"] for chunk in plain]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        chat_body(seed=1, logprobs=True, stream_options={"continuous_usage_stats": True}),
+        chat_body(seed=1, stop="STOP", return_token_ids=True, stream_options={"include_usage": True}),
+        chat_body(seed=1, max_tokens=9, n=1),
+    ],
+)
+async def test_events_are_cut_the_same_however_many_tokens_came_in_a_step(make_api: ApiMaker, body: Body) -> None:
+    told = []
+    for chunk in (1, 2, 5):
+        durable, _ = await _start(make_api(make_api.says(POEM, chunk=chunk)), CHAT, body)
+        frames = [json.loads(data_of(frame)) for frame in durable.split("\n\n")[:-2]]
+        told.append([(frame["choices"], frame.get("usage")) for frame in frames])
+    assert told[0] == told[1] == told[2]
+
+
 async def test_calls_of_tools_have_the_same_ids_for_every_reader(make_api: ApiMaker) -> None:
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     api = make_api(make_api.says(call + call))
@@ -161,6 +178,9 @@ async def test_a_cancel_ends_it_for_every_reader_with_one_event(make_api: ApiMak
     assert json.loads(data_of(text.split("\n\n")[-2]))["error"]["code"] == "stream_cancelled"
     assert "[DONE]" not in text
     assert (await _read(api, stream_id)).text == text
+    async with api.client() as client:
+        reply = await client.request(method, f"/v1/streams/{stream_id}{path}")
+    assert reply.json() == {"id": stream_id, "object": "stream", "cancelled": False}, "it had ended"
     assert api.service.slots.open == 0
 
 

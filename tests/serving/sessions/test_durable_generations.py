@@ -205,13 +205,14 @@ async def test_a_cancel_ends_it_once_with_its_reason() -> None:
     world = World(Source(), MemoryGenerationLog())
     await world.start()
     reader = asyncio.ensure_future(world.read())
-    await world.durable.cancel("s")
-    await world.durable.cancel("s")
+    assert await world.durable.cancel("s")
+    assert await world.durable.cancel("s")
     for read in (reader, asyncio.ensure_future(world.read())):
         with pytest.raises(StreamCancelledError):
             await read
     await until(lambda: world.counts == ["started", "failed"])
     assert world.source.closed == 1
+    assert not await world.durable.cancel("s")
 
 
 async def test_what_fails_before_it_is_admitted_is_raised_and_leaves_nothing() -> None:

@@ -80,11 +80,21 @@ async def test_what_is_not_there_is_none(make: Maker) -> None:
     log = make()
     assert await log.admitted("s") is None
     assert await log.read("s", 0) is None
-    await log.cancel("s")
+    assert not await log.cancel("s")
     await log.touch("s")
     assert await log.read("s", 0) is None
     with pytest.raises(StreamLogError):
         await log.append("s", 0, [b"a"])
+
+
+@kinds(*ALL)
+async def test_what_has_ended_cannot_be_cancelled_any_more(make: Maker) -> None:
+    log = make()
+    await log.create("s", b"admitted")
+    assert await log.cancel("s")
+    assert await log.cancel("s"), "asked for twice, and not ended yet"
+    await log.append("s", 0, [b"a"], ended=True)
+    assert not await log.cancel("s")
 
 
 @kinds(*ALL)
