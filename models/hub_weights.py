@@ -44,7 +44,8 @@ class HubWeights:
             table = {name.removeprefix(_INSIDE): entry for name, entry in table.items()}
             packed = [name.removeprefix(_INSIDE) for name in packed]
         widened = [name for name, entry in table.items() if isinstance(entry, Tensor) and entry.packed]
-        self._packed = PackedFiles(files, layout, packed) if layout is not None else None
+        shapes = {name: entry.shape for name in packed if (entry := table[name]) is not None}
+        self._packed = PackedFiles(files, layout, shapes) if layout is not None else None
         self._files = self._packed or (UnpackedFiles(files, widened) if widened else files)
         self._meter = Meter(progress, _check(self._files, table))
         self._sources = sources_of(table)

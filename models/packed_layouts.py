@@ -17,11 +17,12 @@ import numpy as np
 
 from models.errors import CheckpointError
 from models.mxfp4 import BLOCK, BLOCKS, EXPONENT_BIAS, SCALES, check_halves
-from models.packed_weights import Codes
+from models.packed_weights import Codes, PartForm
 from models.quantization import Scheme
 from models.tensor_files import TensorFiles
 
 WEIGHT = ".weight"
+FLOATS, INTEGERS = ("F32", "F16", "BF16"), ("I32", "I64")
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the columns 0, 1, 2 ... lie among the eight of an int32
 
 
@@ -36,6 +37,24 @@ def _unpacked(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
     words = np.moveaxis(words, axis, -1).view(np.uint32)
     numbers = (words[..., None] >> shifts) & np.uint32(2**bits - 1)
     return np.moveaxis(numbers.reshape(*words.shape[:-1], -1), -1, axis).astype(np.int16)
+
+
+def _parts(size: int, of: int | None) -> int:
+    """Groups of `of` in `size`, the last of them perhaps cut; None: one of all."""
+    return 1 if of is None else -(-size // of)
+
+
+def _matrix(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) != 2:
+        raise CheckpointError(f"tensor {name} has {len(shape)} dimensions; in fewer bits only matrices are read")
+    return shape[0], shape[1]
+
+
+def _checked_groups(index: np.ndarray, groups: int, name: str) -> np.ndarray:
+    index = index.astype(np.int32)
+    if index.min() < 0 or index.max() >= groups:
+        raise CheckpointError(f"tensor {name} names a group that is not one of {groups}")
+    return index
 
 
 class _Modules:
@@ -94,6 +113,30 @@ class CompressedTensors:
         # Fixed scales of activations: weft quantizes none by them.
         return tuple(needed), (f"{at}.input_scale", f"{at}.input_zero_point", f"{at}.weight_zero_point")
 
+    def forms(self, name: str, shape: tuple[int, ...]) -> dict[str, PartForm]:
+        group, at, (rows, columns) = self._of(name), module_of(name), _matrix(name, shape)
+        groups = _parts(columns, group.scheme.group)
+        tables: tuple[tuple[int, ...], ...] = ((rows, groups),)
+        if group.strategy == "channel":
+            tables = ((rows, 1), (rows,))
+        elif group.strategy == "tensor":
+            tables = ((1,), (), (1, 1))
+        elif group.block is not None:
+            tables = ((_parts(rows, group.block[0]), groups),)
+        forms = {f"{at}.{group.scale}": PartForm(FLOATS, tables)}
+        if group.bits:
+            forms[f"{at}.weight_packed"] = PartForm(("I32",), ((rows, _parts(columns, 32 // group.bits)),))
+            forms[f"{at}.weight_shape"] = PartForm(INTEGERS, ((2,),))
+        else:
+            forms[name] = PartForm(("F8_E4M3",) if group.scheme.kind == "fp8" else ("I8",), (shape,))
+        if group.scheme.zeros:
+            packed = group.bits and group.strategy != "tensor"
+            words = PartForm(("I32",), ((_parts(rows, 32 // group.bits), groups),)) if packed else None
+            forms[f"{at}.weight_zero_point"] = words or PartForm(("I8", "I32", "I64"), tables)
+        if group.scheme.reordered:
+            forms[f"{at}.weight_g_idx"] = PartForm(INTEGERS, ((columns,),))
+        return forms
+
     def shape(self, files: TensorFiles, name: str) -> tuple[int, ...]:
         if not self._of(name).bits:
             return files.shape(name)
@@ -109,7 +152,10 @@ class CompressedTensors:
         elif scales.size == 1:
             scales = np.full((rows, 1), scales.reshape(-1)[0])
         zeros = self._zeros(files, at, group, rows) if group.scheme.zeros else None
-        groups = _all(files, f"{at}.weight_g_idx").astype(np.int32) if group.scheme.reordered else None
+        groups = None
+        if group.scheme.reordered:
+            index = f"{at}.weight_g_idx"
+            groups = _checked_groups(_all(files, index), _parts(columns, group.scheme.group), index)
         if group.bits:
             words = _all(files, f"{at}.weight_packed")
             values = (_unpacked(words, group.bits, 1)[:, :columns] - (1 << group.bits - 1)).astype(np.int8)
@@ -119,8 +165,12 @@ class CompressedTensors:
 
     def _zeros(self, files: TensorFiles, at: str, group: CompressedGroup, rows: int) -> np.ndarray:
         zeros = _all(files, f"{at}.weight_zero_point")
+        if group.strategy == "tensor":
+            return np.full((rows, 1), zeros.reshape(-1)[0], np.int16)
         if group.bits:
             return _unpacked(zeros, group.bits, 0)[:rows] - (1 << group.bits - 1)
+        if group.block is not None:
+            zeros = np.repeat(zeros, group.block[0], axis=0)[:rows]
         return zeros.reshape(rows, -1).astype(np.int16)
 
     def _of(self, name: str) -> CompressedGroup:
@@ -148,6 +198,15 @@ class Awq:
     def parts(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         at = module_of(name)
         return (f"{at}.qweight", f"{at}.qzeros", f"{at}.scales"), ()
+
+    def forms(self, name: str, shape: tuple[int, ...]) -> dict[str, PartForm]:
+        at, (columns, rows) = module_of(name), _matrix(name, shape)
+        groups, words = _parts(rows, self._scheme.group), _parts(columns, 8)
+        return {
+            f"{at}.qweight": PartForm(("I32",), ((rows, words),)),
+            f"{at}.qzeros": PartForm(("I32",), ((groups, words),)),
+            f"{at}.scales": PartForm(FLOATS, ((groups, columns),)),
+        }
 
     def shape(self, files: TensorFiles, name: str) -> tuple[int, ...]:
         rows, words = files.shape(f"{module_of(name)}.qweight")
@@ -181,6 +240,18 @@ class Gptq:
         index = f"{at}.g_idx"
         return ((*needed, index), ()) if self._scheme.reordered else (needed, (index,))
 
+    def forms(self, name: str, shape: tuple[int, ...]) -> dict[str, PartForm]:
+        at, (columns, rows) = module_of(name), _matrix(name, shape)
+        groups, numbers = _parts(rows, self._scheme.group), 32 // self._bits
+        forms = {
+            f"{at}.qweight": PartForm(("I32",), ((_parts(rows, numbers), columns),)),
+            f"{at}.qzeros": PartForm(("I32",), ((groups, _parts(columns, numbers)),)),
+            f"{at}.scales": PartForm(FLOATS, ((groups, columns),)),
+        }
+        if self._scheme.reordered:
+            forms[f"{at}.g_idx"] = PartForm(INTEGERS, ((rows,),))
+        return forms
+
     def shape(self, files: TensorFiles, name: str) -> tuple[int, ...]:
         words, columns = files.shape(f"{module_of(name)}.qweight")
         return columns, words * 32 // self._bits
@@ -190,7 +261,9 @@ class Gptq:
         values = _unpacked(_all(files, f"{at}.qweight"), self._bits, 0) - half
         zeros = _unpacked(_all(files, f"{at}.qzeros"), self._bits, 1) + self._zero_offset - half
         scales = _all(files, f"{at}.scales").astype(np.float32)
-        groups = _all(files, f"{at}.g_idx").astype(np.int32) if f"{at}.g_idx" in files else None
+        index, groups = f"{at}.g_idx", None
+        if index in files:
+            groups = _checked_groups(_all(files, index), len(scales), index)
         if groups is not None and not self._scheme.reordered:
             if (groups != np.arange(len(groups)) // (self._scheme.group or len(groups))).any():
                 raise CheckpointError(f"tensor {at}.g_idx reorders rows, and quantization_config.desc_act says false")
@@ -209,6 +282,14 @@ class Mxfp4:
 
     def parts(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (name + BLOCKS, name + SCALES), ()
+
+    def forms(self, name: str, shape: tuple[int, ...]) -> dict[str, PartForm]:
+        *lead, last = shape
+        groups = (*lead, _parts(last, BLOCK))
+        return {
+            name + BLOCKS: PartForm(("U8",), ((*groups, BLOCK // 2),)),
+            name + SCALES: PartForm(("U8",), (groups,)),
+        }
 
     def shape(self, files: TensorFiles, name: str) -> tuple[int, ...]:
         check_halves(files, name)

@@ -5,9 +5,9 @@ byte; here they go to their places in the leaves, by the same table as weights i
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,6 +31,13 @@ class Codes:
     groups: np.ndarray | None = None  # [in] int32: the group of each column, where a group's do not lie together
 
 
+class PartForm(NamedTuple):
+    """What one of the tensors that stand for a weight may be."""
+
+    dtypes: tuple[str, ...]  # as the files name them
+    shapes: tuple[tuple[int, ...], ...]
+
+
 class PackedLayout(Protocol):
     """One way to write weights in fewer bits, as a checkpoint's quantization_config says."""
 
@@ -42,23 +49,31 @@ class PackedLayout(Protocol):
         """The tensors that stand for it, and those that may be there too."""
         ...
 
+    def forms(self, name: str, shape: tuple[int, ...]) -> dict[str, PartForm]:
+        """Of the tensors that stand for a weight of that shape."""
+        ...
+
     def shape(self, files: TensorFiles, name: str) -> tuple[int, ...]: ...
 
     def codes(self, files: TensorFiles, name: str) -> Codes: ...
 
 
 class PackedFiles:
-    """`files` with each weight of `names` as if it were one tensor. Raises CheckpointError where a part is missing."""
+    """`files` with each packed weight as if it were one tensor. Raises CheckpointError where a part is missing, or of
+    another form than the layout gives to a weight of that shape."""
 
-    def __init__(self, files: TensorFiles, layout: PackedLayout, names: Sequence[str]) -> None:
-        self._files, self._layout, self._names = files, layout, frozenset(names)
+    def __init__(self, files: TensorFiles, layout: PackedLayout, weights: Mapping[str, tuple[int, ...]]) -> None:
+        """`weights` are the names, with the shapes that config.json gives them."""
+        self._files, self._layout, self._names = files, layout, frozenset(weights)
         self._parts: set[str] = set()
-        for name in names:
+        for name, shape in weights.items():
             needed, possible = layout.parts(name)
             for part in needed:
                 if part not in files:
                     raise CheckpointError(f"tensor {part} is missing; quantization_config says that {name} is in it")
             self._parts |= {*needed, *(part for part in possible if part in files)}
+            for part, form in layout.forms(name, shape).items():
+                _check_part(files, part, form)
 
     def __iter__(self) -> Iterator[str]:
         yield from (name for name in self._files if name not in self._parts)
@@ -81,6 +96,17 @@ class PackedFiles:
 
     def codes(self, name: str) -> Codes:
         return self._layout.codes(self._files, name)
+
+
+def _check_part(files: TensorFiles, part: str, form: PartForm) -> None:
+    if files.dtype(part) not in form.dtypes:
+        raise CheckpointError(f"tensor {part} is {files.dtype(part)}; it must be {' or '.join(form.dtypes)}")
+    if files.shape(part) not in form.shapes:
+        right = " or ".join(str(list(shape)) for shape in form.shapes)
+        raise CheckpointError(
+            f"tensor {part} has shape {list(files.shape(part))}; by config.json and its quantization_config it must be "
+            f"{right}"
+        )
 
 
 def assembled(form: WeightForm, sources: Sequence[tuple[str, int, Tensor]], files: PackedFiles) -> Arrays:

@@ -1,5 +1,6 @@
 """How a checkpoint's quantization_config says that its weights are kept. An unknown kind is refused by name."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from models.packed_weights import PackedLayout
 from models.quantization import Products, Recipe, Scheme
 from models.quantized_array import Kind
 
+_GROUP_ORDERS, _ROW_ORDERS = ("group", "dynamic"), ("weight", "static", "none")  # the latter leave rows in place
 METHODS = ("compressed-tensors", "awq", "gptq", "fp8")  # of every family but those that name their own
 
 
@@ -109,7 +111,18 @@ def _compressed_tensors(fields: Fields) -> CompressedTensors:
     found = [_compressed_group(groups.section(name), style) for name in groups.names()]
     if not found:
         raise fields.error("config_groups", "an object with a group")
-    return CompressedTensors(found, fields.strings("ignore"))
+    return CompressedTensors(found, _patterns(fields, "ignore"))
+
+
+def _patterns(fields: Fields, name: str) -> list[str]:
+    """Names of modules; behind "re:" an expression that they match."""
+    patterns = fields.strings(name)
+    for pattern in patterns:
+        try:
+            re.compile(pattern.removeprefix("re:") if pattern.startswith("re:") else "")
+        except re.error as error:
+            raise fields.error(name, f"a list whose expressions can be read: {pattern!r} cannot ({error})") from None
+    return patterns
 
 
 def _compressed_group(fields: Fields, style: str) -> CompressedGroup:
@@ -129,14 +142,16 @@ def _compressed_group(fields: Fields, style: str) -> CompressedGroup:
     if strategy == "block":
         rows, columns = weights.two_integers("block_structure")
         group, block = columns, (rows, columns)
-    order = weights.string("actorder", "") if "actorder" in weights else ""
+    order = weights.string("actorder", "none")
+    if order not in (*_GROUP_ORDERS, *_ROW_ORDERS):
+        raise weights.error("actorder", f"absent, or one of {', '.join((*_GROUP_ORDERS, *_ROW_ORDERS))}")
     scheme = Scheme(
         kind=kind,
         group=group,
         zeros=not weights.boolean("symmetric", True),
-        reordered=order == "group" and group is not None,
+        reordered=order in _GROUP_ORDERS and group is not None,
     )
-    targets = tuple(fields.strings("targets"))
+    targets = tuple(_patterns(fields, "targets"))
     return CompressedGroup(targets, scheme, strategy, bits if packed else 0, block)
 
 
@@ -151,7 +166,8 @@ def _fp8_blocks(fields: Fields) -> CompressedTensors:
 
 def _awq(fields: Fields) -> Awq:
     fields.require("bits", 4)
-    fields.require("version", "gemm")
+    if fields.string("version", "gemm").lower() != "gemm":
+        raise fields.error("version", "gemm, the only one offered")
     fields.require("zero_point", True)
     return Awq(_group_size(fields), fields.strings("modules_to_not_convert"))
 

@@ -1,9 +1,11 @@
 """Quantized checkpoints: each layout gives the numbers that its description says, and what is not offered is named."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -69,6 +71,8 @@ REFUSED = {
     "fp4": (compressed("pack-quantized", num_bits=4, type="float"), "num_bits is 4"),
     "pages": (compressed("int-quantized", num_bits=8) | {"kv_cache_scheme": {"num_bits": 8}}, "engine.cache_dtype"),
     "awq version": ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv'"),
+    "an expression": (compressed("int-quantized", num_bits=8) | {"ignore": ["re:("]}, "'re:\\(' cannot"),
+    "order of rows": (compressed("pack-quantized", num_bits=4, actorder="some"), "actorder is 'some'"),
     "gptq bits": ({"quant_method": "gptq", "bits": 3}, "bits is 3"),
     "gptq head": ({"quant_method": "gptq", "bits": 4, "lm_head": True}, "lm_head is True"),
 }
@@ -94,6 +98,68 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 3}))
     with pytest.raises(CheckpointError, match=r"layers.2.mlp.down_proj.weight is missing"):
         load(directory / "packed", jnp.float32)
+
+
+MALFORMED: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray], str]] = {
+    "awq, words as numbers": ("awq", "qweight", lambda x: x.astype(np.float32), "is F32; it must be I32"),
+    "awq, one row of scales": ("awq", "scales", lambda x: x[:1], r"shape \[1, 64\]; .* it must be \[4, 64\]"),
+    "awq, no rows of zeros": ("awq", "qzeros", lambda x: x[:0], r"shape \[0, 8\]"),
+    "awq, words in a row": ("awq", "qweight", lambda x: x.reshape(-1), r"shape \[512\]"),
+    "gptq, no such group": (
+        "gptq 4 asym desc_act gptq",
+        "g_idx",
+        lambda x: x + 1,
+        "names a group that is not one of 4",
+    ),
+    "gptq, a group below": (
+        "gptq 4 asym desc_act gptq",
+        "g_idx",
+        lambda x: x - 1,
+        "names a group that is not one of 4",
+    ),
+    "gptq, a short index": ("gptq 4 asym desc_act gptq", "g_idx", lambda x: x[:5], r"shape \[5\]"),
+    "int8, one scale": ("int8", "weight_scale", lambda x: x[:1], r"must be \[64, 1\] or \[64\]"),
+    "int8, in full": ("int8", "weight", lambda x: x.astype(np.float32), "is F32; it must be I8"),
+    "int4, half of a weight": ("int4", "weight_packed", lambda x: x[:, :4], r"shape \[64, 4\]"),
+    "int4, three sizes": ("int4", "weight_shape", lambda x: np.array([*x, 1]), r"it must be \[2\]"),
+    "fp8, a row of blocks": ("fp8 of blocks", "weight_scale_inv", lambda x: x[:1], r"must be \[4, 4\]"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_part_of_another_form_is_named_before_any_weight_is_read(tmp_path: Path, name: str) -> None:
+    """Some would give other weights, and some none."""
+    layout, part, edited, says = MALFORMED[name]
+    pack, quantization = LAYOUTS[layout]
+
+    def malformed(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
+        parts, weight = pack(module, random, out, columns)
+        if module.endswith("layers.1.self_attn.o_proj"):
+            parts[part] = edited(parts[part])
+        return parts, weight
+
+    directory = packed_checkpoints.write(tmp_path, malformed, quantization)
+    with pytest.raises(CheckpointError, match=rf"o_proj\.{part} .*{says}"):
+        load(directory / "packed", jnp.float32)
+
+
+def test_groups_of_another_size_than_the_config_says_are_refused(tmp_path: Path) -> None:
+    directory = packed_checkpoints.write(tmp_path, LAYOUTS["awq"][0], LAYOUTS["awq"][1] | {"group_size": -1})
+    with pytest.raises(CheckpointError, match=r"qzeros has shape .* it must be \[1, 8\]"):
+        load(directory / "packed", jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("layout", "also"),
+    [("awq", {"version": "GEMM"}), ("int4 with zeros", {"actorder": "dynamic"}), ("int4", {"actorder": "static"})],
+)
+def test_other_names_for_the_same_are_read(tmp_path: Path, layout: str, also: dict[str, str]) -> None:
+    pack, quantization = LAYOUTS[layout]
+    said = json.loads(json.dumps(quantization))
+    (said["config_groups"]["group_0"]["weights"] if "config_groups" in said else said).update(also)
+    directory = packed_checkpoints.write(tmp_path, pack, said)
+    packed, full = (nnx.state(load(directory / name, jnp.float32)[0]) for name in ("packed", "full"))
+    assert len(jax.tree.leaves(packed)) > len(jax.tree.leaves(full))
 
 
 def test_tensors_that_are_fused_must_be_kept_alike(tmp_path: Path) -> None:
