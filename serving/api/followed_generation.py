@@ -1,7 +1,7 @@
 """A durable generation as its readers see it: the log's events made into deltas again, from the first on.
 
-Each reader has a detokenizer and stop strings of its own, fed with the same events, so each gets the same text in the
-same pieces, however late it comes.
+Each reader has a detokenizer and stop strings of its own, fed with the same tokens one by one, so each gets the same
+text in the same pieces, however late it comes and whatever of the log had to be made again.
 """
 
 from contextlib import aclosing
@@ -10,8 +10,8 @@ from serving.api.generation import Deltas
 from serving.api.service import Service
 from serving.gateway.fallback import Fallback
 from serving.generation.generator import Generator
-from serving.generation.request import PreparedPrompt
-from serving.sessions.logged_generation import Admitted
+from serving.generation.request import PreparedPrompt, TextDelta
+from serving.sessions.logged_generation import Admitted, LoggedEvent
 
 
 class FollowedGeneration:
@@ -49,17 +49,23 @@ class FollowedGeneration:
     def completion_tokens(self) -> int:
         return sum(self._generated.values())
 
+    def _count(self, logged: LoggedEvent, delta: TextDelta) -> None:
+        self._generated[logged.prompt, logged.choice] = delta.usage.completion_tokens
+        if delta.finish_reason is not None:
+            self.cached_tokens += 0 if delta.index else delta.usage.cached_tokens
+            self.guessed_tokens += delta.usage.guessed_tokens
+            self.accepted_tokens += delta.usage.accepted_tokens
+
     async def deltas(self) -> Deltas:
         """Raises what DurableGenerations.follow raises."""
         choices = [self._service.generator.choices(prompt) for prompt in self.prepared]
         async with aclosing(self._service.durable.follow(self._stream_id)) as events:
             async for logged in events:
-                delta = choices[logged.prompt][logged.choice].feed(logged.event)
-                if delta is None:
-                    continue
-                self._generated[logged.prompt, logged.choice] = delta.usage.completion_tokens
-                if delta.finish_reason is not None:
-                    self.cached_tokens += 0 if delta.index else delta.usage.cached_tokens
-                    self.guessed_tokens += delta.usage.guessed_tokens
-                    self.accepted_tokens += delta.usage.accepted_tokens
-                yield logged.prompt, delta
+                for event in logged.by_token():
+                    delta = choices[logged.prompt][logged.choice].feed(event)
+                    if delta is None:
+                        continue
+                    self._count(logged, delta)
+                    yield logged.prompt, delta
+                    if delta.finish_reason is not None:
+                        break  # a stop string: what follows it in the event is not of the answer

@@ -5,8 +5,8 @@ Text is not kept: prompts and events give it again, character for character, by 
 """
 
 import dataclasses
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -41,6 +41,25 @@ class LoggedEvent:
     prompt: int
     choice: int
     event: TokenEvent
+
+    def by_token(self) -> Iterator[TokenEvent]:
+        """The event as if each of its tokens had come in a step of its own. How many come in one depends on when they
+        were asked for; a reader's position in the text must not, or it is lost with a log that had not been written."""
+        event, last = self.event, len(self.event.token_ids) - 1
+        if last < 1:
+            yield event
+            return
+        drawn_by = TokenEvent(request_id=event.request_id, weights=event.weights)
+        for place, token_id in enumerate(event.token_ids):
+            of_all = event if place == last else drawn_by
+            yield replace(
+                of_all,
+                token_ids=(token_id,),
+                logprobs=event.logprobs[place : place + 1],
+                prompt_logprobs=() if place else event.prompt_logprobs,
+                cached_tokens=None if place else event.cached_tokens,
+                queue_seconds=None if place else event.queue_seconds,
+            )
 
 
 class _Event(msgspec.Struct, frozen=True, array_like=True, tag="e"):
