@@ -1,8 +1,9 @@
 """Markers in an answer, such as [48213], as annotations beside it.
 
 A tool's result numbers its passages, and asks the model to write a passage's number after what it took from it. A
-number follows from the passage, so that it is the same in each search of a conversation. In the answer that a client
-reads the markers are gone, and an annotation says where each stood.
+number follows from the passage and its file's name, so that it is the same in each search of a conversation, and a
+file that is uploaded again is answered from as it was before. In the answer that a client reads the markers are gone,
+and an annotation says where each stood.
 """
 
 import hashlib
@@ -16,9 +17,9 @@ _BEGUN = re.compile(r" ?(?:\[\d{0,5})?$")  # what the next piece of text may mak
 Source = Mapping[str, Any]  # one of a file search's results: marker, file_id, filename, and more
 
 
-def marker_of(store_id: str, file_id: str, number: int) -> str:
-    """Five digits."""
-    digest = hashlib.sha256(f"{store_id}/{file_id}/{number}".encode()).digest()
+def marker_of(filename: str, number: int, text: str) -> str:
+    """Five digits; `number` is the passage's in its file."""
+    digest = hashlib.sha256(f"{filename}\0{number}\0{text}".encode()).digest()
     return f"{int.from_bytes(digest[:8], 'big') % 100_000:05}"
 
 

@@ -105,12 +105,13 @@ class FileSearch:
 
 
 def _result(found: Found) -> dict[str, Any]:
+    text = found.held.embedded.passage.chunk.text
     return {
         "file_id": found.file.file_id,
         "filename": found.file.filename,
         "score": found.score,
-        "text": found.held.embedded.passage.chunk.text,
+        "text": text,
         "attributes": found.file.attributes,
-        "marker": marker_of(found.file.store_id, found.file.file_id, found.held.number),
+        "marker": marker_of(found.file.filename, found.held.number, text),
         **{name: value for name, value in found.citation.items() if name not in ("file_id", "filename")},
     }

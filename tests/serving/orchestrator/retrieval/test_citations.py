@@ -48,4 +48,9 @@ def test_a_stream_tells_what_the_whole_tells_wherever_it_is_cut() -> None:
 
 
 def test_a_passage_has_the_same_marker_each_time() -> None:
-    assert marker_of("vs", "file-a", 0) == marker_of("vs", "file-a", 0) != marker_of("vs", "file-a", 1)
+    first = marker_of("a.txt", 0, "Wool.")
+    assert first == marker_of("a.txt", 0, "Wool.")
+    assert (
+        len({first, marker_of("a.txt", 1, "Wool."), marker_of("b.txt", 0, "Wool."), marker_of("a.txt", 0, "Silk.")})
+        == 4
+    )
