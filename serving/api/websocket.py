@@ -31,7 +31,9 @@ from serving.api.socket_message import Asked, asked
 from serving.api.socket_protocol import DRAINING_EXTENSION
 from serving.api.sse import ABORT_EXTENSION, LEFT, unframed
 from serving.api.stream_routes import begin_durable, followed_reply, owner_of
+from serving.api.tls import PEER_EXTENSION
 from serving.errors import EngineError, OverloadedError, RequestError, SlowReaderError, StreamCancelledError, WeftError
+from serving.gateway.principal import Credentials, Scope
 from serving.observability.logs import log_failure
 from serving.sessions.logged_generation import Admitted
 
@@ -68,7 +70,8 @@ class _Socket:
     def __init__(self, service: Service, websocket: WebSocket) -> None:
         self._service = service
         self._websocket = websocket
-        self._principal = websocket.state.caller.principal
+        certificate = websocket.scope["extensions"].get(PEER_EXTENSION)
+        self._credentials = Credentials.of(websocket.headers, certificate=certificate)
         self._requests: dict[str, _Request] = {}
         self._draining: asyncio.Event = websocket.scope["extensions"].get(DRAINING_EXTENSION) or asyncio.Event()
         self.is_cut = False  # the server stops and waits no longer
@@ -148,18 +151,27 @@ class _Socket:
         if running:
             name = None  # an error under this name would be the end of the request that has it
             error = error or RequestError(f"id {understood.id!r} is in use", param="id", code="invalid_value")
-        if error is not None or understood.message is None:
+        caller = None
+        if error is None and understood.message is not None:
+            try:
+                caller = await self._caller(understood.message.type)
+            except WeftError as refusal:
+                error = refusal
+        if caller is None or understood.message is None:
             error = error or EngineError("the message was not understood")
             self._service.metrics.refuse(error_code(error))
             await self.fail(name, error)
             return
-        arrival = time.monotonic()
-        trace = self._service.tracing.begin(f"{PATH} {understood.message.type}", self._websocket.headers, arrival)
-        caller = Caller(
-            request_id=new_id(), principal=self._principal, arrival=arrival, trace=trace, protocol="websocket"
-        )
         self._requests[understood.message.id] = _Request(self, self._service, caller, understood)
         await asyncio.sleep(0)  # its first step: cancelled before it, a task never runs, and would tell no end
+
+    async def _caller(self, kind: str) -> Caller:
+        """Of one request: a socket may be open for longer than its key is good. Raises WeftError."""
+        arrival = time.monotonic()
+        principal = await self._service.gateway.authenticate(self._credentials)
+        principal.require(Scope.INFERENCE)
+        trace = self._service.tracing.begin(f"{PATH} {kind}", self._websocket.headers, arrival)
+        return Caller(request_id=new_id(), principal=principal, arrival=arrival, trace=trace, protocol="websocket")
 
     async def _end_requests(self) -> None:
         tasks = [request.task for request in self._requests.values()]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ from serving.access import AccessConfig, AuthConfig
 from serving.api.service import StreamLimits
 from serving.api.websocket import MOST_REQUESTS
 from serving.gateway.gateway import Gateway
+from serving.gateway.identity import Identity
+from serving.gateway.key_store import KeyStore
+from serving.gateway.principal import Scope
 from tests.serving.api.conftest import WINDOW, Api, ApiMaker, chat_body, text_body
 from tests.serving.api.gated_engine import GatedEngine
 from tests.serving.api.listening import listening
@@ -359,6 +363,27 @@ async def test_malformed_bodies_are_refused_as_over_http_and_a_running_request_g
             assert answer["type"] == "error", (wrong.kind, body[:200])
             assert answer["error"]["param"] or not wrong.names_param, (wrong.kind, answer)
         engine.let(60)
+        assert (await socket.until_end("running"))[-1]["type"] == "done"
+    assert len(engine.requests) == 1
+
+
+async def test_a_key_that_is_revoked_begins_nothing_more_on_a_socket_that_is_open(
+    make_api: ApiMaker, tmp_path: Path
+) -> None:
+    keys = KeyStore(tmp_path / "keys.sqlite")
+    access = AccessConfig(auth=AuthConfig(keys=tmp_path / "keys.sqlite"))
+    engine = GatedEngine([make_api.says("x" * 50)], vocab_size=make_api.tokenizer.vocab_size, max_model_len=WINDOW)
+    api = make_api(engine=engine, gateway=Gateway(access, identity=Identity(access, keys=keys)))
+    key = keys.create("acme", [Scope.INFERENCE])
+    headers = {"authorization": f"Bearer {key.text}"}
+    async with asyncio.timeout(PATIENCE), socket_to(api, additional_headers=headers) as socket:
+        await socket.ask("running", chat_body())
+        engine.let(2)
+        assert (await socket.receive())["type"] == "event"
+        keys.revoke(key.id)
+        await socket.ask("a", chat_body())
+        assert (await socket.until_end("a"))[-1]["error"]["type"] == "authentication_error"
+        engine.let(1000)
         assert (await socket.until_end("running"))[-1]["type"] == "done"
     assert len(engine.requests) == 1
 
