@@ -1,6 +1,7 @@
 """TLS on the public listener, and client certificates as principals."""
 
 import datetime
+import json
 import ssl
 from pathlib import Path
 
@@ -10,13 +11,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from websockets.asyncio.client import connect
 
 from serving.access import AccessConfig, AuthConfig, TlsConfig
 from serving.api.tls import common_name, tls_options
 from serving.errors import ConfigError
 from serving.gateway.gateway import Gateway
 from serving.gateway.identity import Identity
-from tests.serving.api.conftest import ApiMaker
+from tests.serving.api.conftest import ApiMaker, chat_body
 from tests.serving.api.listening import listening
 
 
@@ -89,12 +91,17 @@ async def test_with_an_authority_a_client_shows_a_certificate_and_is_who_it_says
 ) -> None:
     certificate, key = authority.issue("server")
     access = AccessConfig(auth=AuthConfig(certificates={"worker": "acme"}))
-    api = make_api(gateway=Gateway(access, identity=Identity(access)))
+    api = make_api(make_api.says("x"), gateway=Gateway(access, identity=Identity(access)))
     tls = TlsConfig(certificate=certificate, key=key, client_authority=authority.path)
     async with listening(api.app, tls=tls) as port:
         url = f"https://localhost:{port}/v1/models"
         async with client_of(authority, authority.issue("worker")) as known:
             assert (await known.get(url)).status_code == 200
+        context = ssl.create_default_context(cafile=str(authority.path))
+        context.load_cert_chain(*authority.issue("worker"))
+        async with connect(f"wss://localhost:{port}/v1/socket", ssl=context) as socket:
+            await socket.send(json.dumps({"type": "chat.completions", "id": "a", "body": chat_body(stream=False)}))
+            assert json.loads(await socket.recv())["type"] == "reply"
         async with client_of(authority, authority.issue("stranger")) as stranger:
             assert (await stranger.get(url)).status_code == 401
         other = Authority(tmp_path).issue("worker")
