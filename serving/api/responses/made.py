@@ -30,9 +30,9 @@ from serving.api.responses.turn_container import LOST, container_of, in_containe
 from serving.api.responses.turn_stores import check_stores
 from serving.api.service import Service
 from serving.api.turns import ModelCalls, turn_runner
-from serving.errors import ConversationStoreError, EngineError, QuotaError, RequestError, WeftError
+from serving.errors import ConflictError, ConversationStoreError, EngineError, QuotaError, RequestError, WeftError
 from serving.generation.request import TextRequest
-from serving.observability.logs import log_failure
+from serving.observability.logs import log_event, log_failure
 from serving.orchestrator.retrieval.catalog import Catalog
 from serving.orchestrator.turn_calls import OfferedTools
 from serving.orchestrator.turn_events import ContextFitted, Notice, TurnEnded, TurnEvent
@@ -292,6 +292,9 @@ class MadeResponse:
             async for event in self._written(self._output.cut(), last=True):
                 told.append(self._numbered(event))
             await self._record.end(self._outline.facts, joins=bool(self._output.items))
+        except ConflictError:  # such as one whose conversation was deleted: there is nothing left to end
+            log_event(logger, "a response was ended or erased by others", request_id=self._caller.request_id)
+            self._record.abandon()
         except (ConversationStoreError, RequestError) as error:  # its lease will be over, and then somebody ends it
             log_failure(logger, "a response could not be ended", error, request_id=self._caller.request_id)
             self._record.abandon()

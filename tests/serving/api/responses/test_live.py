@@ -1,6 +1,7 @@
 """Responses in the background: they outlive their connection, and are read again from any event on."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -92,6 +93,22 @@ async def test_cancelling_it_many_times_at_once_ends_it_once(make_api: ApiMaker)
     await asyncio.gather(*asked)
     assert (await ask(api, "GET", f"/v1/responses/{made['id']}"))["status"] == "cancelled"
     await create(api, "go on", conversation=conversation)
+
+
+async def test_a_response_whose_conversation_is_deleted_ends_without_an_error_in_the_log(
+    make_api: ApiMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = make_api(Script(token_ids=make_api.ids("Halfway there"), hold_after=7))
+    conversation = (await ask(api, "POST", "/v1/conversations", json={}))["id"]
+    made = await create(api, background=True, conversation=conversation)
+    live = api.app.state.responses.live.get(made["id"])
+    while live.told < 8:
+        await asyncio.sleep(0)
+    await ask(api, "DELETE", f"/v1/conversations/{conversation}")
+    await live.cancel()
+    assert api.engine.closed
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+    await ask(api, "GET", f"/v1/responses/{made['id']}", status=404)
 
 
 async def test_another_process_can_ask_for_its_end(make_api: ApiMaker) -> None:
