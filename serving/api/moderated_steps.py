@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from serving.sessions.logged_generation import LoggedEvent
 HEADER = "x-weft-moderation"  # what the policy notes of the prompt: category and score
 
 Noted = Callable[[Mapping[str, float]], None]  # category and score
+Check = Callable[[], Coroutine[Any, Any, Mapping[str, float]]]  # of the prompts
 
 
 def moderated_steps(
@@ -52,13 +53,14 @@ def moderated_steps(
     steps = source(service.generator, prepared, past, gates)
     if past or not policy.judges_input:
         return steps
-    return _after_verdict(steps, moderation, policy, subject, [text for each in texts for text in each], noted)
+    param = "prompt" if requests[0].messages is None else "messages"
+    every = [text for each in texts for text in each]
+    check = partial(moderation.check_input, policy, subject, every, param=param)
+    return _after_verdict(steps, check, noted)
 
 
-async def _after_verdict(
-    steps: Steps, moderation: Moderation, policy: Policy, subject: Subject, texts: Sequence[str], noted: Noted
-) -> Steps:
-    verdict = asyncio.create_task(moderation.check_input(policy, subject, texts))
+async def _after_verdict(steps: Steps, check: Check, noted: Noted) -> Steps:
+    verdict = asyncio.create_task(check())
     async with aclosing(steps):
         first = asyncio.ensure_future(anext(steps, None))
         try:

@@ -38,9 +38,11 @@ class Moderation:
     memory: "OrderedDict[bytes, Judgement]" = field(default_factory=OrderedDict)
     events: EventLog = field(default_factory=EventLog)
 
-    async def check_input(self, policy: Policy, subject: Subject, texts: Sequence[str]) -> dict[str, float]:
-        """What the policy notes: category and score. Raises RequestError (`content_filter`) for what it blocks,
-        OverloadedError (`moderation_unavailable`) where a judge that must not fail has failed."""
+    async def check_input(
+        self, policy: Policy, subject: Subject, texts: Sequence[str], *, param: str
+    ) -> dict[str, float]:
+        """What the policy notes: category and score. Raises RequestError (`content_filter`, of `param`) for what it
+        blocks, OverloadedError (`moderation_unavailable`) where a judge that must not fail has failed."""
         flags: dict[str, float] = {}
         verdicts = await asyncio.gather(*(self._input_verdict(policy, text) for text in texts))
         for at, (text, verdict) in enumerate(zip(texts, verdicts, strict=True)):
@@ -50,7 +52,7 @@ class Moderation:
         if blocked:
             raise RequestError(
                 f"this server's content policy does not allow what is asked ({', '.join(blocked)}); change the text",
-                param="input",
+                param=param,
                 code=REFUSED,
             )
         if any(verdict.failed for verdict in verdicts):

@@ -127,17 +127,19 @@ async def test_the_same_cut_holds_over_every_protocol(make_api: ApiMaker, chunk:
 async def test_what_asks_is_refused_over_every_protocol_and_its_generation_closed(make_api: ApiMaker) -> None:
     api = make_api(make_api.says("Sure!", hold_after=1), moderation=moderation())
     asking = [{"role": "user", "content": JAILBREAK}]
-    for path, body in (
-        (CHAT, chat_body(messages=asking)),
-        (CHAT, chat_body(messages=asking, stream=True)),
-        (TEXT, text_body(prompt=["hi", JAILBREAK])),
-        (TEXT, text_body(prompt=list(make_api.ids(JAILBREAK)))),
+    for path, body, param in (
+        (CHAT, chat_body(messages=asking), "messages"),
+        (CHAT, chat_body(messages=asking, stream=True), "messages"),
+        (TEXT, text_body(prompt=["hi", JAILBREAK]), "prompt"),
+        (TEXT, text_body(prompt=list(make_api.ids(JAILBREAK))), "prompt"),
+        ("/v1/responses", {"input": JAILBREAK}, "input"),
+        (MESSAGES, _messages(messages=asking), "messages"),
     ):
         reply = await api.post(path, body)
-        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "content_filter"), path
-        assert "jailbreak" in reply.json()["error"]["message"]
-    reply = await api.post(MESSAGES, _messages(messages=asking))
-    assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
+        error = reply.json()["error"]
+        assert (reply.status_code, error["type"]) == (400, "invalid_request_error"), path
+        assert (error["code"], error["param"]) == ("content_filter", param), path
+        assert "jailbreak" in error["message"]
     async with socket_to(api) as socket:
         await socket.ask("a", chat_body(messages=asking, stream=True))
         (error,) = await socket.until_end("a")
