@@ -52,6 +52,10 @@ class RequestError(WeftError):
     grpc_code = "INVALID_ARGUMENT"
     kind = "invalid_request_error"
 
+    def renamed(self, param: str) -> "RequestError":
+        """The same of `param`, as the client called what has another name below."""
+        return type(self)(self.message.replace(self.param or param, param), param=param, code=self.code)
+
 
 class UnsupportedError(RequestError):
     grpc_code = "UNIMPLEMENTED"

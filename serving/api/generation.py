@@ -169,9 +169,9 @@ class Generation:
             yield
         except RequestError as error:
             name = self._client_names.get(error.param or "")
-            if error.param is None or name is None:
+            if name is None:
                 raise
-            raise type(error)(error.message.replace(error.param, name), param=name, code=error.code) from None
+            raise error.renamed(name) from None
 
     def _steps(self) -> Steps:
         if self._reused is None or self.lease is None or self._service.semantic_cache is None:

@@ -252,9 +252,7 @@ THEIR_WORDS = {
 def in_their_words(error: RequestError) -> RequestError:
     """An error about a chat's field, as one about the field that the client sent."""
     name = THEIR_WORDS.get(error.param or "")
-    if error.param is None or name is None:
-        return error
-    return type(error)(error.message.replace(error.param, name), param=name, code=error.code)
+    return error if name is None else error.renamed(name)
 
 
 def _plain(values: list[Any]) -> list[Any]:

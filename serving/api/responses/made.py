@@ -312,6 +312,4 @@ class MadeResponse:
         if not isinstance(error, RequestError) or error.param is None:
             return error
         name = their_param(error.param, self._body)
-        if name == error.param:
-            return error
-        return type(error)(error.message.replace(error.param, name), param=name, code=error.code)
+        return error if name == error.param else error.renamed(name)
