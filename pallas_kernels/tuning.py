@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar, cast, get_args, get_type_hints
 
 import jax.numpy as jnp
 
+from pallas_kernels.gpu.decode_cut import DecodeBlocks
 from pallas_kernels.gpu.grouped_matmul import GroupedSizes
-from pallas_kernels.gpu.paged_decode import DecodeBlocks
-from pallas_kernels.gpu.paged_prefill import BlockSizes
+from pallas_kernels.gpu.prefill_schedule import BlockSizes
 from pallas_kernels.tpu.blocks import Blocks
 from pallas_kernels.tpu.grouped_matmul import GroupedTiles
 

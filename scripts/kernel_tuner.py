@@ -20,9 +20,11 @@ import numpy as np
 
 from pallas_kernels.gpu import grouped_matmul as gpu_grouped
 from pallas_kernels.gpu import paged_attention as gpu
+from pallas_kernels.gpu.decode_cut import DecodeBlocks
 from pallas_kernels.gpu.grouped_matmul import GroupedSizes
-from pallas_kernels.gpu.paged_decode import SMS, DecodeBlocks
-from pallas_kernels.gpu.paged_prefill import BlockSizes
+from pallas_kernels.gpu.hopper import STREAMING_MULTIPROCESSORS
+from pallas_kernels.gpu.paged_shape import HEAD_DIMS
+from pallas_kernels.gpu.prefill_schedule import BlockSizes
 from pallas_kernels.ragged import AttentionOptions
 from pallas_kernels.reference import grouped_matmul as reference_grouped
 from pallas_kernels.reference import paged_attention as reference
@@ -69,7 +71,7 @@ class Target:
 def targets() -> Iterator[Target]:
     """Decode and a prefill chunk of every head shape, and every expert shape, all in bfloat16."""
     for model in HEADS:
-        if model.head_dim not in gpu.paged_decode.HEAD_DIMS:
+        if model.head_dim not in HEAD_DIMS:
             continue
         position = 4 * model.kv_heads * model.head_dim
         for kernel, tokens in ((GPU_DECODE, SEQUENCES), (GPU_PREFILL, CHUNK)):
@@ -99,7 +101,7 @@ def targets() -> Iterator[Target]:
 
 def decode_candidates() -> Iterator[DecodeBlocks]:
     for keys, stages, of_an_sm in itertools.product((64, 128), (2, 3, 4, 6), (1, 2)):
-        yield DecodeBlocks(keys, stages, of_an_sm * SMS)
+        yield DecodeBlocks(keys, stages, of_an_sm * STREAMING_MULTIPROCESSORS)
 
 
 def prefill_candidates(group: int) -> Iterator[BlockSizes]:

@@ -14,11 +14,11 @@ from jax import Array, lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gpu.decode_schedule import Schedule
+from pallas_kernels.gpu.hopper import load
+from pallas_kernels.gpu.softmax import LEAST_SUM, LOWEST
 
-NEGATIVE = -1e30
 IN_FLIGHT_REGISTERS = 64  # of a thread, for pieces that are loaded before the first of them is used
 COLUMNS = plgpu.Layout.WGMMA.reduce(0)
-LOAD_INDEX = ((),) if jax.__version_info__ < (0, 11) else ()  # 0.10 wants an index, 0.11 deprecates it
 
 
 def merge(
@@ -65,10 +65,10 @@ def _merge_unit(outputs: Any, log_sums: Any, start: Any, count: Any, share: Any,
         maximum, total, output = carry
         here = [i * in_flight + j for j in range(in_flight)]
         index = [first_piece + jnp.minimum(j, pieces - 1) for j in here]
-        logs = [plgpu.load(log_sums.at[p], *LOAD_INDEX, layout=COLUMNS, optimized=False) for p in index]
-        parts = [plgpu.load(outputs.at[p], *LOAD_INDEX, layout=plgpu.Layout.WGMMA, optimized=False) for p in index]
+        logs = [load(log_sums.at[p], COLUMNS, optimized=False) for p in index]
+        parts = [load(outputs.at[p], plgpu.Layout.WGMMA, optimized=False) for p in index]
         for j, log, part in zip(here, logs, parts, strict=True):
-            log = log + jnp.where(j < pieces, 0.0, NEGATIVE)  # a piece too many: its weight is zero
+            log = log + jnp.where(j < pieces, 0.0, LOWEST)  # a piece too many: its weight is zero
             new_maximum = jnp.maximum(maximum, log)
             shrink, weight = jnp.exp2(maximum - new_maximum), jnp.exp2(log - new_maximum)
             maximum, total = new_maximum, total * shrink + weight
@@ -76,12 +76,12 @@ def _merge_unit(outputs: Any, log_sums: Any, start: Any, count: Any, share: Any,
         return maximum, total, output
 
     if sinks is None:
-        maximum, total = jnp.full((rows,), NEGATIVE, jnp.float32), jnp.zeros((rows,), jnp.float32)
+        maximum, total = jnp.full((rows,), LOWEST, jnp.float32), jnp.zeros((rows,), jnp.float32)
         maximum, total = (plgpu.layout_cast(x, COLUMNS) for x in (maximum, total))
     else:
-        maximum = plgpu.load(sinks.at[unit], *LOAD_INDEX, layout=COLUMNS, optimized=False)
+        maximum = load(sinks.at[unit], COLUMNS, optimized=False)
         total = plgpu.layout_cast(jnp.ones((rows,), jnp.float32), COLUMNS)
     output = plgpu.layout_cast(jnp.zeros((values, rows), jnp.float32), plgpu.Layout.WGMMA)
     trips = lax.div(pieces + in_flight - 1, in_flight)
     _, total, output = lax.fori_loop(0, trips, add, (maximum, total, output))
-    out[sequence, unit] = (output / spread(jnp.maximum(total, 1e-30))).astype(out.dtype)
+    out[sequence, unit] = (output / spread(jnp.maximum(total, LEAST_SUM))).astype(out.dtype)

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pallas_kernels.gpu import paged_decode, paged_prefill
+from pallas_kernels.gpu import decode_cut, paged_decode, paged_prefill, prefill_schedule
+from pallas_kernels.gpu.paged_shape import PagedShape, pages_of
 from pallas_kernels.quantization import PAGE_DTYPES, quantize
 from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, QuantizedPages, RaggedBatch
 
@@ -24,8 +25,8 @@ from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, QuantizedPag
 class Blocks:
     """How both kernels are cut; None: as they derive it from the shapes."""
 
-    decode: paged_decode.DecodeBlocks | None = None
-    prefill: paged_prefill.BlockSizes | None = None
+    decode: decode_cut.DecodeBlocks | None = None
+    prefill: prefill_schedule.BlockSizes | None = None
 
 
 def paged_attention(
@@ -75,19 +76,13 @@ def refusal(options: AttentionOptions, heads: int, spec: PoolSpec) -> str | None
     """Why this body cannot serve such a model, as a sentence; None where it can."""
     if spec.latent:
         return "the GPU kernels keep K and V in rows of their own: latent pages are for the reference body"
-    shape = {
-        "heads": heads,
-        "kv_heads": spec.kv_heads,
-        "head_dim": spec.head_dim,
-        "page_size": spec.page_size,
-        "page_dtype": spec.dtype,
-    }
-    return paged_decode.refusal(options, **shape) or paged_prefill.refusal(options, **shape)
+    shape = PagedShape(heads, spec.kv_heads, spec.head_dim, spec.page_size, jnp.dtype(spec.dtype))
+    return paged_decode.refusal(options, shape) or paged_prefill.refusal(options, shape)
 
 
 def write_pages(pool: Pool, k: Array, v: Array, layer: Array | int, batch: RaggedBatch) -> Pool:
     """Scatters each token's k and v to its page. Every slot is named once, so that no atomic operation is needed."""
-    values = pool.values if isinstance(pool, QuantizedPages) else pool
+    values = pages_of(pool)
     num_pages, num_layers, page_size, kv_rows, head_dim = values.shape
     num_seqs, table_width = batch.page_table.shape
     row = jnp.minimum(batch.sequence_ids, num_seqs - 1)

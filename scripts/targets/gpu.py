@@ -27,6 +27,8 @@ from jax.sharding import SingleDeviceSharding
 from jaxlib.mlir import ir
 
 from pallas_kernels.gpu import paged_decode
+from pallas_kernels.gpu.hopper import STREAMING_MULTIPROCESSORS
+from pallas_kernels.gpu.paged_shape import HEAD_DIMS, PagedShape
 from pallas_kernels.ragged import AttentionOptions, QuantizedPages, RaggedBatch
 from sharding.topology import devices_of, parse_topology
 
@@ -203,7 +205,7 @@ def main() -> None:
     chosen = parser.parse_args()
     print("| head | pages | group | CTAs/SM | registers | merge | spilled | shared memory | TMA faults |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for head_dim in chosen.head or paged_decode.HEAD_DIMS:
+    for head_dim in chosen.head or HEAD_DIMS:
         for pages in chosen.pages or ("bfloat16", "int8", "float8_e4m3fn"):
             for group in chosen.group or (8,):
                 print(_row(DecodeShape(head_dim, group, page_dtype=jnp.dtype(pages))), flush=True)
@@ -212,23 +214,17 @@ def main() -> None:
 def _row(shape: DecodeShape) -> str:
     title = f"| {shape.head_dim} | {jnp.dtype(shape.page_dtype).name} | {shape.group} "
     options = AttentionOptions(scale=1.0)
-    reason = paged_decode.refusal(
-        options,
-        heads=shape.group * shape.kv_heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        page_size=shape.page_size,
-        page_dtype=shape.page_dtype,
-    )
+    queries, pool = shape.operands()[:2]
+    reason = paged_decode.refusal(options, PagedShape.of(queries.shape, pool))
     if reason is not None:
         return f"{title}| refused: {reason} |"
     program = shape.compile()
     pieces, merge = program.kernels["decode_pieces"], program.kernels.get("merge_pieces")
-    queries, pool = shape.operands()[:2]
     blocks = paged_decode.derived_blocks(queries, pool, options)
     faults = "; ".join(sorted({fault for d in program.descriptors for fault in d.faults()})) or "none"
+    of_an_sm = blocks.ctas // STREAMING_MULTIPROCESSORS
     return (
-        f"{title}| {blocks.ctas // paged_decode.SMS} | {pieces.registers} | {merge.registers if merge else 'as above'} "
+        f"{title}| {of_an_sm} | {pieces.registers} | {merge.registers if merge else 'as above'} "
         f"| {sum(kernel.spilled for kernel in program.kernels.values())} | {program.shared_memory} | {faults} |"
     )
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from pallas_kernels.gpu.grouped_matmul import grouped_matmul
 from pallas_kernels.gpu.grouped_matmul import refusal as grouped_refusal
+from pallas_kernels.gpu.hopper import SHARED_MEMORY
 from pallas_kernels.gpu.paged_attention import paged_attention, pool_shape, refusal
 from pallas_kernels.grouped import QuantizedExperts
 from pallas_kernels.ragged import AttentionOptions, PoolSpec, RaggedBatch
@@ -15,7 +16,6 @@ from scripts.targets.gpu import Compiled, compile_for_hopper
 from scripts.targets.model_shapes import EXPERT_ROWS, EXPERTS, HEADS, LATENT, PAGE_SIZES, PAGE_TYPES, HeadShape
 
 TOKENS, SEQUENCES, CONTEXT, PAGES, LAYERS = 512, 64, 8192, 1024, 4
-MOST_SHARED_MEMORY = 232_448  # bytes of one CTA
 
 
 def table() -> Iterator[bool]:
@@ -78,4 +78,4 @@ def _row(title: str, program: Compiled, copies: list[str]) -> bool:
     faults = sorted({fault for descriptor in program.descriptors for fault in descriptor.faults()})
     shared = program.shared_memory >> 10
     print(f"{title} {registers} | {spilled} | {shared} | {'; '.join(faults) or 'none'} | {len(copies)} |", flush=True)
-    return not (spilled or faults or copies) and program.shared_memory <= MOST_SHARED_MEMORY
+    return not (spilled or faults or copies) and program.shared_memory <= SHARED_MEMORY

@@ -10,7 +10,10 @@ import pytest
 
 from pallas_kernels.gpu import paged_attention as gpu
 from pallas_kernels.gpu import paged_decode
+from pallas_kernels.gpu.decode_cut import MOST_ROWS, DecodeCut
 from pallas_kernels.gpu.decode_schedule import Schedule, schedule
+from pallas_kernels.gpu.hopper import STREAMING_MULTIPROCESSORS
+from pallas_kernels.gpu.paged_shape import HEAD_DIMS
 from pallas_kernels.ragged import AttentionOptions, PoolSpec, QuantizedPages
 from pallas_kernels.reference import paged_attention as reference
 from tests.pallas_kernels.ragged_sequences import PagedSequences
@@ -110,26 +113,26 @@ def test_one_long_sequence_occupies_every_cta() -> None:
 def test_query_rows_go_into_units_and_come_back(heads: int, kv_heads: int, head_dim: int) -> None:
     q = jnp.asarray(np.random.default_rng(0).normal(size=(3, heads, head_dim)), jnp.float16)
     pool = jax.ShapeDtypeStruct((4, 1, 64, 2 * kv_heads, head_dim), jnp.float16)
-    cut = paged_decode._cut(q, pool, AttentionOptions(scale=1.0), None)  # type: ignore[arg-type]
-    rows = paged_decode._rows(cut, q)
+    cut = DecodeCut.of(q.shape, q.dtype, pool, AttentionOptions(scale=1.0))  # type: ignore[arg-type]
+    rows = cut.rows_of(q)
     assert rows.shape == (3, cut.units, cut.rows, head_dim)
     assert cut.rows % 8 == 0
-    assert cut.rows <= paged_decode.MOST_ROWS
+    assert cut.rows <= MOST_ROWS
     by_value = rows.swapaxes(2, 3)
     merged = jnp.concatenate([by_value[:, :, part] for part in cut.parts], axis=2)
-    np.testing.assert_array_equal(paged_decode._heads(cut, merged, q.shape), q)
+    np.testing.assert_array_equal(cut.heads_of(merged), q)
 
 
 @pytest.mark.parametrize("page_dtype", ["bfloat16", "int8", "float8_e4m3fn"])
-@pytest.mark.parametrize("head_dim", paged_decode.HEAD_DIMS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("group", [1, 8, 16])
 def test_derived_blocks_fit_on_an_sm(head_dim: int, page_dtype: str, group: int) -> None:
     if page_dtype != "bfloat16" and head_dim == 80:
         return  # refused
     q = jax.ShapeDtypeStruct((4, 4 * group, head_dim), jnp.bfloat16)
     pool = gpu.pool_shape(PoolSpec(8, 1, 64, 4, head_dim, jnp.dtype(page_dtype)))
-    cut = paged_decode._cut(q, pool, AttentionOptions(scale=1.0), None)  # type: ignore[arg-type]
-    ctas_of_an_sm = cut.blocks.ctas // paged_decode.SMS
+    cut = DecodeCut.of(q.shape, q.dtype, pool, AttentionOptions(scale=1.0))
+    ctas_of_an_sm = cut.blocks.ctas // STREAMING_MULTIPROCESSORS
     assert cut.blocks.stages >= 2
     assert ctas_of_an_sm * (cut.shared_memory + 2048) <= 228 * 1024
 

@@ -7,22 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.gpu.paged_prefill import (
+from pallas_kernels.gpu.hopper import SHARED_MEMORY
+from pallas_kernels.gpu.paged_prefill import PAGE_DTYPES, prefill, refusal
+from pallas_kernels.gpu.paged_shape import HEAD_DIMS, PAGE_SIZES, PagedShape
+from pallas_kernels.gpu.prefill_schedule import (
     BARRIERS,
     BEGIN,
     COUNT,
     END,
-    HEAD_DIMS,
     LENGTH,
-    PAGE_DTYPES,
     ROW,
     ROWS,
     SCALED,
     SEQUENCE,
-    SHARED_MEMORY,
     BlockSizes,
-    prefill,
-    refusal,
     work_list,
 )
 from pallas_kernels.ragged import AttentionOptions, Pool, QuantizedPages, RaggedBatch
@@ -130,13 +128,13 @@ def test_heads_share_tiles_where_chunks_are_short_or_there_is_one_kv_head() -> N
     assert BlockSizes.derived((4096, 8, 128), pool_of(1, 128, bfloat16), 16).heads == 8
 
 
-SHAPE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "page_size": 64, "page_dtype": jnp.bfloat16}
+SHAPE = PagedShape(heads=32, kv_heads=8, head_dim=128, page_size=64, page_dtype=jnp.dtype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@pytest.mark.parametrize("page_size", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_the_shapes_of_real_models_are_served(head_dim: int, page_size: int) -> None:
-    assert refusal(OPTIONS, **SHAPE | {"head_dim": head_dim, "page_size": page_size}) is None
+    assert refusal(OPTIONS, replace(SHAPE, head_dim=head_dim, page_size=page_size)) is None
 
 
 @pytest.mark.parametrize(
@@ -147,13 +145,13 @@ def test_the_shapes_of_real_models_are_served(head_dim: int, page_size: int) -> 
         (replace(OPTIONS, scale=-1.0), {}, "scale above 0"),
         (OPTIONS, {"head_dim": 72}, "72"),
         (OPTIONS, {"page_size": 48}, "48"),
-        (OPTIONS, {"page_dtype": jnp.float32}, "float32"),
+        (OPTIONS, {"page_dtype": jnp.dtype(jnp.float32)}, "float32"),
         (OPTIONS, {"heads": 20}, "20 query heads"),
-        (OPTIONS, {"page_dtype": jnp.int8, "page_size": 32}, "64 positions"),
+        (OPTIONS, {"page_dtype": jnp.dtype(jnp.int8), "page_size": 32}, "64 positions"),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(options: AttentionOptions, shape: dict, named: str) -> None:
-    reason = refusal(options, **SHAPE | shape)
+    reason = refusal(options, replace(SHAPE, **shape))
     assert reason is not None
     assert named in reason
 

@@ -11,9 +11,9 @@ import pytest
 from pallas_kernels import dispatch
 from pallas_kernels.gpu import grouped_matmul as gpu_grouped_matmul
 from pallas_kernels.gpu import paged_decode, paged_prefill
+from pallas_kernels.gpu.decode_cut import DecodeBlocks
 from pallas_kernels.gpu.grouped_matmul import GroupedSizes
-from pallas_kernels.gpu.paged_decode import DecodeBlocks
-from pallas_kernels.gpu.paged_prefill import BlockSizes
+from pallas_kernels.gpu.prefill_schedule import BlockSizes
 from pallas_kernels.ragged import AttentionOptions
 from pallas_kernels.tpu.blocks import Blocks
 from pallas_kernels.tpu.grouped_matmul import GroupedTiles

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.gpu.paged_decode import DecodeBlocks
+from pallas_kernels.gpu.decode_cut import DecodeBlocks
 from pallas_kernels.tuning import GPU_DECODE, TuningTable, load_table
 from scripts import kernel_tuner
 from sharding.chips import CHIPS

@@ -7,10 +7,9 @@ from jax import Array, lax
 
 from pallas_kernels.gpu import paged_attention as gpu
 from pallas_kernels.gpu import paged_decode
+from pallas_kernels.gpu.hopper import SHARED_MEMORY, STREAMING_MULTIPROCESSORS
 from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, QuantizedPages, RaggedBatch
 from scripts.targets.gpu import Compiled, DecodeShape, Descriptor, compile_for_hopper
-
-MOST_SHARED_MEMORY = 232_448  # bytes of one CTA
 
 SHAPES = [
     DecodeShape(head_dim=64, group=1, page_size=16),
@@ -31,11 +30,11 @@ def test_decode_compiles_without_spills_and_by_the_rules_of_tma(shape: DecodeSha
     program = shape.compile()
     assert program.descriptors
     assert not faults(program)
-    assert program.shared_memory <= MOST_SHARED_MEMORY
+    assert program.shared_memory <= SHARED_MEMORY
     assert all(kernel.spilled == 0 for kernel in program.kernels.values())
     queries, pool, *_ = shape.operands()
-    ctas_of_an_sm = paged_decode.derived_blocks(queries, pool, AttentionOptions(scale=1.0)).ctas // paged_decode.SMS
-    threads = 256 * ctas_of_an_sm
+    blocks = paged_decode.derived_blocks(queries, pool, AttentionOptions(scale=1.0))
+    threads = 256 * blocks.ctas // STREAMING_MULTIPROCESSORS
     assert program.kernels["decode_pieces"].registers * threads <= 65_536
 
 

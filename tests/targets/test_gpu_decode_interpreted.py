@@ -13,7 +13,9 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gpu import paged_attention as gpu
-from pallas_kernels.gpu import paged_decode, paged_prefill
+from pallas_kernels.gpu import paged_decode, prefill_attend
+from pallas_kernels.gpu.decode_cut import DecodeBlocks
+from pallas_kernels.gpu.prefill_schedule import BlockSizes
 from pallas_kernels.quantization import quantize
 from pallas_kernels.ragged import AttentionOptions, Pool, QuantizedPages
 from pallas_kernels.reference import paged_attention as reference
@@ -81,7 +83,7 @@ def test_the_kernel_attends_as_defined_and_without_races(step: Step, capfd: pyte
     sinks = jnp.asarray(random.normal(size=heads) * 2, jnp.float32) if step.sinks else None
     options = AttentionOptions(scale=step.head_dim**-0.5, soft_cap=step.soft_cap, chunked=step.chunked)
     window = None if step.window is None else jnp.int32(step.window)
-    blocks = paged_decode.DecodeBlocks(keys=step.keys, stages=2, ctas=step.ctas)
+    blocks = DecodeBlocks(keys=step.keys, stages=2, ctas=step.ctas)
 
     with plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams(detect_races=True)):
         out = paged_decode.decode(q, pool, jnp.int32(LAYER), batch, options, sinks, window, blocks=blocks)
@@ -134,8 +136,8 @@ def _history(
 
 def test_decoding_sequences_and_a_chunk_share_a_batch_as_in_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """New rows are written, each token takes its kernel's output, and padding is zero."""
-    interpretable = test_gpu_prefill_interpreted._add_weighted_values
-    monkeypatch.setattr(paged_prefill, "_add_weighted_values", interpretable)
+    interpretable = test_gpu_prefill_interpreted.add_weighted_values
+    monkeypatch.setattr(prefill_attend, "add_weighted_values", interpretable)
     random = np.random.default_rng(3)
     sequences = PagedSequences(random, num_pages=12, page_size=16)
     owners = [sequences.begin(48) for _ in range(3)]
@@ -146,8 +148,8 @@ def test_decoding_sequences_and_a_chunk_share_a_batch_as_in_the_reference(monkey
     q = jnp.asarray(random.normal(size=(12, 4, 64)), jnp.bfloat16)
     k, v = jnp.asarray(random.normal(size=(2, 12, 1, 64)), jnp.bfloat16)
     options = AttentionOptions(scale=0.125)
-    prefill = replace(paged_prefill.BlockSizes.derived(q.shape, pool, 4), programs=2)
-    blocks = gpu.Blocks(paged_decode.DecodeBlocks(keys=64, stages=2, ctas=2), prefill)
+    prefill = replace(BlockSizes.derived(q.shape, pool, 4), programs=2)
+    blocks = gpu.Blocks(DecodeBlocks(keys=64, stages=2, ctas=2), prefill)
 
     expected, written = reference.paged_attention(q, k, v, pool, LAYER, batch, options)
     with plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams()):

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 from jax import Array
 
-from pallas_kernels.gpu.paged_prefill import SHARED_MEMORY, prefill
+from pallas_kernels.gpu.hopper import SHARED_MEMORY
+from pallas_kernels.gpu.paged_prefill import prefill
 from pallas_kernels.ragged import AttentionOptions, QuantizedPages, RaggedBatch
 from scripts.targets.gpu import Compiled, compile_for_hopper
 

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pallas_kernels.gpu import paged_prefill
-from pallas_kernels.gpu.paged_prefill import BlockSizes, prefill
+from pallas_kernels.gpu import prefill_attend
+from pallas_kernels.gpu.paged_prefill import prefill
+from pallas_kernels.gpu.prefill_schedule import BlockSizes
 from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, RaggedBatch
 from tests.pallas_kernels.attention_oracle import attend_one
 from tests.pallas_kernels.kept_pages import LAYER, KeptPages
@@ -61,7 +62,7 @@ SETTINGS = {
 }
 
 
-def _add_weighted_values(output: Array, weights: Array, values: Any) -> Array:
+def add_weighted_values(output: Array, weights: Array, values: Any) -> Array:
     """What the kernel's own does by a wgmma that accumulates in registers.
 
     In numpy, as the interpreter's own wgmma: a dot of XLA's would wait for a pool of threads in which, on two cores,
@@ -81,7 +82,7 @@ def _multiply_and_add(output: Array, weights: Array, values: Array) -> np.ndarra
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
     """Interprets with race detection, and fails a test that raced."""
-    monkeypatch.setattr(paged_prefill, "_add_weighted_values", _add_weighted_values)
+    monkeypatch.setattr(prefill_attend, "add_weighted_values", add_weighted_values)
     mosaic: Any = plgpu  # the interpreter came with jax 0.11
     with mosaic.force_gpu_interpret_mode(mosaic.InterpretGPUParams(detect_races=True)):
         yield
