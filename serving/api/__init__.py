@@ -18,7 +18,7 @@
     grpc/             the same requests, over gRPC              messages/          and in Anthropic's words
 
     chunks            deltas -> event bytes                     sse               event bytes -> the client, to one end
-    connection        a client who leaves                       error_reply       every failure in one shape
+    connection        a client who leaves                       error_reply       every failure in the shape of its path
     service           what all of them share
 
 An error after a stream began is its last event, in place of [DONE]: a client that waits for [DONE] knows that the

@@ -5,15 +5,24 @@ import asyncio
 import logging
 from typing import Any
 
-import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from serving.api.accept_queue import AcceptQueue
-from serving.api.error_reply import UNAVAILABLE_RETRY_SECONDS
+from serving.api.error_reply import (
+    UNAVAILABLE_RETRY_SECONDS,
+    error_code,
+    error_reply,
+    http_error_code,
+    http_error_reply,
+)
+from serving.api.error_shapes import shape_of
 from serving.api.service import new_id
 from serving.api.sse import ABORT_EXTENSION
 from serving.api.tls import PEER_EXTENSION, common_name
 from serving.api.unread import unread_seconds
+from serving.errors import OverloadedError
 from serving.gateway.lag import Lag
 from serving.observability.logs import log_event
 from serving.observability.metrics import Metrics
@@ -21,8 +30,6 @@ from serving.observability.metrics import Metrics
 HEADER_BYTES = 32 << 10  # request line and headers
 HEADER_SECONDS = 10.0  # from the first byte, or from the connection, to the end of the headers
 STALL_SECONDS = 1.0  # a timer that fires so late says more about this process than about a client
-
-_CODES = {400: "bad_request", 408: "request_timeout", 431: "headers_too_large", 503: "overloaded"}
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +94,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.parser.get_method() == b"POST" and self._is_idle:
             if self._queue.refuses():
                 self._is_refused = True
-                self._refuse(503, "more requests come than this server can even refuse")
+                self._refuse_overrun()
                 return
             self._lag.read(unread_seconds(self.transport))
         super().on_headers_complete()
@@ -104,7 +111,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._field_bytes > HEADER_BYTES:
             self._refuse_size()
         else:
-            self._refuse(400, "the request is not valid HTTP/1.1")
+            self._refuse_http(400, "the request is not valid HTTP/1.1")
 
     def _await_headers(self) -> None:
         self._header_timer = self.loop.call_later(HEADER_SECONDS, self._headers_late)
@@ -115,7 +122,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._header_timer = self.loop.call_later(STALL_SECONDS, self._headers_late)
             return
         self._header_timer = None
-        self._refuse(408, f"the headers did not arrive within {HEADER_SECONDS:g} seconds")
+        self._refuse_http(408, f"the headers did not arrive within {HEADER_SECONDS:g} seconds")
 
     def _stop_timer(self) -> None:
         if self._header_timer is not None:
@@ -133,24 +140,30 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _refuse_size(self) -> None:
-        self._refuse(431, f"the headers are larger than {HEADER_BYTES} bytes")
+        self._refuse_http(431, f"the headers are larger than {HEADER_BYTES} bytes")
 
-    def _refuse(self, status: int, message: str) -> None:
-        """Answers in the API's error shape and closes; a stream that this connection still has is left to end."""
+    def _refuse_http(self, status: int, message: str) -> None:
+        """Whoever speaks no HTTP, or not enough of it, has said no path whose shape would be right."""
+        error = HTTPException(status, message)
+        self._refuse(http_error_reply(error), http_error_code(error))
+
+    def _refuse_overrun(self) -> None:
+        error = OverloadedError(
+            "more requests come than this server can even refuse", retry_after=UNAVAILABLE_RETRY_SECONDS
+        )
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        self._refuse(error_reply(error, shape_of(path)), error_code(error))
+
+    def _refuse(self, reply: Response, code: str) -> None:
+        """Answers and closes; a stream that this connection still has is left to end."""
         self._stop_timer()
         if self.transport.is_closing():
             return
-        request_id, code = new_id(), _CODES[status]
-        answered = self._is_idle
+        request_id, answered = new_id(), self._is_idle
         if answered:
-            kind = "overloaded_error" if status == 503 else "invalid_request_error"
-            body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
-            wait = f"retry-after: {UNAVAILABLE_RETRY_SECONDS:.0f}\r\n" if status == 503 else ""
-            head = (
-                f"content-type: application/json\r\nx-request-id: {request_id}\r\nconnection: close\r\n{wait}"
-                f"content-length: {len(body)}\r\n\r\n"
-            )
-            self.transport.write(STATUS_LINE[status] + head.encode("ascii") + body)
+            fields = [*reply.raw_headers, (b"x-request-id", request_id.encode()), (b"connection", b"close")]
+            head = b"".join(b"%b: %b\r\n" % field for field in fields)
+            self.transport.write(STATUS_LINE[reply.status_code] + head + b"\r\n" + reply.body)
         self.transport.close()
         self._metrics.refuse(code)
-        log_event(logger, "request", request_id=request_id, status=status if answered else None, code=code)
+        log_event(logger, "request", request_id=request_id, status=reply.status_code if answered else None, code=code)

@@ -23,6 +23,7 @@ _HTTP_CODES = {
     415: "unsupported_media_type",
     421: "host_not_allowed",
     426: "upgrade_required",
+    431: "headers_too_large",
 }
 _HTTP_MESSAGES = {404: "there is nothing at this path", 405: "this path takes only the methods in the Allow header"}
 

@@ -19,16 +19,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.api.caller import Caller
 from serving.api.error_reply import (
-    ErrorShape,
     error_code,
     error_reply,
     http_error_code,
     http_error_reply,
-    openai_shape,
     stopping,
 )
+from serving.api.error_shapes import shape_of
 from serving.api.gate import PROBED_PATHS, Admission, Gate
-from serving.api.messages.error_shape import anthropic_shape
 from serving.api.request_events import recorded_request
 from serving.api.request_log import log_request
 from serving.api.service import new_id
@@ -57,10 +55,6 @@ _GENERATING: Mapping[str, Protocol] = {
     "/v1/responses": "responses",
 }
 _PROTOCOLS: Mapping[str, Protocol] = {**_GENERATING, "/v1/embeddings": "embeddings"}
-_ERROR_SHAPES: Mapping[str, ErrorShape] = {
-    "/v1/messages": anthropic_shape,
-    "/v1/messages/count_tokens": anthropic_shape,
-}
 _WS_DENIAL = "websocket.http.response"
 _WS_POLICY_VIOLATION, _WS_INTERNAL_ERROR = 1008, 1011
 
@@ -159,7 +153,7 @@ class Front:
             return
         if exchange.status is not None:
             return
-        shape = _ERROR_SHAPES.get(scope["path"], openai_shape)
+        shape = shape_of(scope["path"])
         if isinstance(error, WeftError):
             reply: Response = error_reply(error, shape)
         else:

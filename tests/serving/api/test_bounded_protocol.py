@@ -110,6 +110,9 @@ async def test_where_too_many_connections_wait_work_is_refused_and_probes_are_an
             head, told = await _reply(port, asked)
             assert (int(head.split()[1]), json.loads(told)["error"]["code"]) == (503, "overloaded")
             assert "retry-after: 5" in head
+            _, told = await _reply(port, asked.replace(b"/v1/chat/completions", b"/v1/messages?beta=true"))
+            theirs = json.loads(told)  # as Anthropic's clients read it
+            assert (theirs["type"], theirs["error"]["type"]) == ("error", "overloaded_error")
             head, told = await _reply(port, b"GET /health/live HTTP/1.1\r\n" + last + b"\r\n")
             assert (int(head.split()[1]), told) == (200, '{"status":"live"}')
         assert int((await _reply(port, asked))[0].split()[1]) == 200
