@@ -238,6 +238,16 @@ def _read(path: Path, kind: str) -> dict[str, Any]:
 
 def check_limits(deployment: Deployment, where: str) -> None:
     """Refuses values out of their range, and limits that cannot hold together. Raises ConfigError."""
+    _check_numbers(deployment, where)
+    _check_tables(deployment, where)
+    _check_devices(deployment, where)
+    _check_encoder_users(deployment, where)
+    _check_model_names(deployment, where)
+    for name in deployment.models:
+        check_limits(deployment.of_model(name), f"{where}: models.{name}")
+
+
+def _check_numbers(deployment: Deployment, where: str) -> None:
     engine = deployment.engine
     for key, (low, high) in _RANGES.items():
         table, name = key.split(".")
@@ -249,9 +259,6 @@ def check_limits(deployment: Deployment, where: str) -> None:
         value = getattr(engine, name)
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"{where}: engine.{name} must be above 0 and finite, not {value}", param=name)
-    for key, text in (("name", deployment.name), ("server.host", deployment.server.host)):
-        if not text:
-            raise ConfigError(f"{where}: {key} must not be empty", param=key)
     if engine.max_num_batched_tokens < engine.max_num_seqs:
         raise ConfigError(
             f"{where}: engine.max_num_batched_tokens ({engine.max_num_batched_tokens}) must be at least "
@@ -264,6 +271,20 @@ def check_limits(deployment: Deployment, where: str) -> None:
             f"({engine.max_num_batched_tokens}), not {list(engine.token_buckets)}",
             param="token_buckets",
         )
+    admission = deployment.admission
+    if deployment.routing.fallback and admission.fallback_at < admission.cap_output_at:
+        raise ConfigError(
+            f"{where}: admission.fallback_at ({admission.fallback_at}) must be at least admission.cap_output_at "
+            f"({admission.cap_output_at})",
+            param="fallback_at",
+        )
+
+
+def _check_tables(deployment: Deployment, where: str) -> None:
+    """Of the server, each by itself or with one that it needs."""
+    for key, text in (("name", deployment.name), ("server.host", deployment.server.host)):
+        if not text:
+            raise ConfigError(f"{where}: {key} must not be empty", param=key)
     _check_names(deployment.server, where)
     check_ports(_listeners(deployment), where)
     check_files(deployment.files, where)
@@ -273,54 +294,49 @@ def check_limits(deployment: Deployment, where: str) -> None:
     _check_embeddings(deployment, where)
     _check_traces(deployment.traces, where)
     check_tools(deployment.tools, where)
+    tls = deployment.server.tls
+    check_access(deployment.access, where, has_authority=tls is not None and tls.client_authority is not None)
     if deployment.memory is not None:
         check_memory(deployment.memory, where)
-    check_speculation(deployment.speculation, where)
-    if deployment.model.reasoning_switch is not None:
-        check_reasoning_switch(deployment.model.reasoning_switch, where)
-    axes = {"data": deployment.mesh.data, "pipeline": deployment.mesh.pipeline}
-    if deployment.model_embeddings is not None:
-        check_model_embeddings(deployment.model_embeddings, where, **axes, processes=deployment.cluster.processes)
-    check_prefix_cache(
-        deployment.prefix_cache,
-        caching=engine.prefix_caching,
-        **axes,
-        processes=deployment.cluster.processes,
-        where=where,
-    )
-    if deployment.moderation is not None:
-        check_moderation(deployment.moderation, where, has_encoder=deployment.embeddings is not None)
-    if deployment.semantic_cache is not None:
-        check_semantic_cache(deployment.semantic_cache, where, has_encoder=deployment.embeddings is not None)
     if deployment.quality_watch is not None:
         check_quality_watch(deployment.quality_watch, where)
     if deployment.events is not None:
         check_events(deployment.events, where)
+
+
+def _check_devices(deployment: Deployment, where: str) -> None:
+    """What the engine holds, and the mesh that may forbid it."""
+    check_speculation(deployment.speculation, where)
+    if deployment.model.reasoning_switch is not None:
+        check_reasoning_switch(deployment.model.reasoning_switch, where)
+    mesh, processes = deployment.mesh, deployment.cluster.processes
+    size = {"data": mesh.data, "pipeline": mesh.pipeline, "processes": processes}
+    if deployment.model_embeddings is not None:
+        check_model_embeddings(deployment.model_embeddings, where, **size)
+    check_prefix_cache(deployment.prefix_cache, caching=deployment.engine.prefix_caching, **size, where=where)
+
+
+def _check_encoder_users(deployment: Deployment, where: str) -> None:
+    has_encoder = deployment.embeddings is not None
+    if deployment.moderation is not None:
+        check_moderation(deployment.moderation, where, has_encoder=has_encoder)
+    if deployment.semantic_cache is not None:
+        check_semantic_cache(deployment.semantic_cache, where, has_encoder=has_encoder)
     if deployment.retrieval is not None:
-        has_files, has_encoder = deployment.files.folder is not None, deployment.embeddings is not None
+        has_files = deployment.files.folder is not None
         check_retrieval(deployment.retrieval, where, has_files=has_files, has_encoder=has_encoder)
-    encoder = None if deployment.embeddings is None else deployment.embeddings.name
-    taken = (*deployment.model_names, encoder)
-    check_adapters(deployment.adapters, taken, deployment.mesh.pipeline, where)
-    tls = deployment.server.tls
-    check_access(deployment.access, where, has_authority=tls is not None and tls.client_authority is not None)
-    judge = None if deployment.moderation is None else MODERATION_MODEL
-    served = [name for name in (*taken, judge) if name is not None]
-    check_tier_models(deployment.tiers, served, deployment.adapters, where)
-    apart = (deployment.name, encoder, *deployment.adapters.named)
-    check_further_models(deployment.models, apart, deployment.cluster.processes, where)
-    tiers = (DEFAULT_TIER, *deployment.tiers)
-    names = [name for name in apart[1:] if name is not None]
-    admission = deployment.admission
-    if deployment.routing.fallback and admission.fallback_at < admission.cap_output_at:
-        raise ConfigError(
-            f"{where}: admission.fallback_at ({admission.fallback_at}) must be at least admission.cap_output_at "
-            f"({admission.cap_output_at})",
-            param="fallback_at",
-        )
-    check_routing(deployment.routing, deployment.model_names, tiers, names, where)
-    for name in deployment.models:
-        check_limits(deployment.of_model(name), f"{where}: models.{name}")
+
+
+def _check_model_names(deployment: Deployment, where: str) -> None:
+    """One name means one thing, and whatever names a model names one that is served."""
+    encoder = () if deployment.embeddings is None else (deployment.embeddings.name,)
+    judge = () if deployment.moderation is None else (MODERATION_MODEL,)
+    named, adapters = deployment.model_names, deployment.adapters
+    apart = (*encoder, *adapters.named)
+    check_adapters(adapters, (*named, *encoder), deployment.mesh.pipeline, where)
+    check_further_models(deployment.models, (deployment.name, *apart), deployment.cluster.processes, where)
+    check_tier_models(deployment.tiers, (*named, *encoder, *judge), adapters, where)
+    check_routing(deployment.routing, named, (DEFAULT_TIER, *deployment.tiers), apart, where)
 
 
 def _listeners(deployment: Deployment) -> list[Listener]:
