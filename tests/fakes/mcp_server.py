@@ -4,11 +4,12 @@ import asyncio
 import os
 
 from mcp.server.fastmcp import Context, FastMCP, Image
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult, Tool, ToolAnnotations
 
 
 def failing_server() -> FastMCP:
     server = FastMCP("failing", log_level="ERROR")
+    silent: set[int] = set()
 
     @server.tool(annotations=ToolAnnotations(idempotentHint=True))
     def add(a: int, b: int) -> int:
@@ -53,6 +54,21 @@ def failing_server() -> FastMCP:
         await context.session.send_tool_list_changed()
         return "grown"
 
+    @server.tool()
+    async def mute(context: Context) -> str:
+        """From now on this session is never told the tools."""
+        silent.add(id(context.session))
+        await context.session.send_tool_list_changed()
+        return "muted"
+
+    listed = server.list_tools
+
+    async def listed_where_not_mute() -> list[Tool]:
+        if id(server.get_context().session) in silent:
+            await asyncio.Event().wait()
+        return await listed()
+
+    server._mcp_server.list_tools()(listed_where_not_mute)
     return server
 
 

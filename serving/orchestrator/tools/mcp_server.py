@@ -159,7 +159,8 @@ class McpServer:
                 changing.cancel()
                 if self._changed.is_set() and not lost.is_set():
                     self._changed.clear()
-                    await self._list(session)
+                    with anyio.fail_after(self.config.connect_seconds):
+                        await self._list(session)
         finally:
             losing.cancel()
 

@@ -110,6 +110,17 @@ async def test_a_list_of_tools_that_changes_is_read_again() -> None:
         assert (await called(registry, "srv__grown")).text == "new"
 
 
+async def test_a_server_that_does_not_answer_what_its_new_tools_are_is_connected_again() -> None:
+    async with over_http() as port:
+        config = McpServerConfig(url=f"http://127.0.0.1:{port}/mcp", connect_seconds=2)
+        async with asyncio.timeout(240), connected(config) as (server, registry):
+            first = server._connection
+            assert (await called(registry, "srv__mute")).text == "muted"
+            while server._connection in (first, None):
+                await asyncio.sleep(0.01)
+            assert (await called(registry, "srv__add", a=2, b=3)).text == "5"
+
+
 async def test_only_the_tools_that_are_named_are_offered_and_a_call_without_an_answer_ends() -> None:
     async with over_http() as port:
         config = McpServerConfig(url=f"http://127.0.0.1:{port}/mcp", tools=("add", "wait_for_ever"), seconds=0.5)
