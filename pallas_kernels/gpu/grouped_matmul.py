@@ -27,15 +27,15 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import DTypeLike
 
+from pallas_kernels.gpu.hopper import SHARED_MEMORY, STREAMING_MULTIPROCESSORS, WGMMA_M, Ref, accumulator, load
 from pallas_kernels.grouped import ExpertMatrices, ExpertWeights, expert_matrices, expert_shape, group_tiles
 
 DEPTH = 64  # of D, in one step: a row of it fills the swizzle of 128 bytes
 EIGHT = 8  # rows that leave SMEM together
-LEAST_COLUMNS = 64  # the M of a wgmma
+LEAST_COLUMNS = WGMMA_M
 MOST_ROWS = 128
 MOST_STEPS = 8
-SHARED_MEMORY = 232_448 - 2_048  # bytes that one program can have, less barriers and alignment
-STREAMING_MULTIPROCESSORS = 132  # of an H100 SXM or H200
+BARRIERS = 2_048  # bytes of shared memory, kept for barriers and alignment
 FETCHING_REGISTERS = 40
 MULTIPLYING_REGISTERS = {1: 232, 2: 232, 3: 152}  # by warpgroups: 65,536 registers, 128 threads each
 BFLOAT16 = jnp.dtype(jnp.bfloat16)
@@ -43,8 +43,6 @@ EIGHT_BITS = (jnp.dtype(jnp.int8), jnp.dtype(jnp.float8_e4m3fn))
 
 # The columns of the work list.
 MATRIX, ROW, COUNT, GROUP = range(4)
-
-Ref = Any  # a Pallas reference; the public API has no type for it
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class GroupedSizes:
         block = warpgroups * columns
         kept = rows * block * 2 + (2 * DEPTH * block * 2 if narrow else 0)
         step = DEPTH * (rows * 2 + block * itemsize)
-        return GroupedSizes(rows, warpgroups, columns, min((SHARED_MEMORY - kept) // step, MOST_STEPS))
+        return GroupedSizes(rows, warpgroups, columns, min((SHARED_MEMORY - BARRIERS - kept) // step, MOST_STEPS))
 
 
 def refusal(weights: ExpertWeights, dtype: DTypeLike) -> str | None:
@@ -304,24 +302,22 @@ class _Grouped:
 
     def multiply(self, refs: _Refs, unit: _Unit, before: Array, warpgroup: Array) -> None:
         sums = pl.run_scoped(
-            lambda accumulator: self.sum_up(refs, unit, before, warpgroup, accumulator),
-            plgpu.ACC((self.sizes.columns, self.sizes.rows), jnp.float32),  # pyright: ignore[reportPrivateImportUsage] (public; jax lists it elsewhere)
+            lambda sums: self.sum_up(refs, unit, before, warpgroup, sums),
+            accumulator(self.sizes.columns, self.sizes.rows),
         )
         if self.scaled_at_once:
             scale = self.scales_of(refs, unit, warpgroup, jnp.int32(0), plgpu.Layout.WGMMA.reduce(1))
             sums = sums * lax.broadcast_in_dim(scale, sums.shape, [0])
         self.store(refs, unit, warpgroup, sums.astype(BFLOAT16))
 
-    def sum_up(self, refs: _Refs, unit: _Unit, before: Array, warpgroup: Array, accumulator: Ref) -> Array:
+    def sum_up(self, refs: _Refs, unit: _Unit, before: Array, warpgroup: Array, sums: Ref) -> Array:
         """[columns, rows] float32."""
         steps = jnp.int32(self.sizes.steps)
 
         def one(k: Array, _: None) -> None:
             slot = lax.rem(before + k, steps)
             block = self.block(refs, unit, warpgroup, k, slot)
-            plgpu.wgmma(
-                accumulator, plgpu.transpose_ref(block, (1, 0)), plgpu.transpose_ref(refs.rows.at[slot], (1, 0))
-            )
+            plgpu.wgmma(sums, plgpu.transpose_ref(block, (1, 0)), plgpu.transpose_ref(refs.rows.at[slot], (1, 0)))
             plgpu.wgmma_wait(1)
             pl.when(k > 0)(lambda: plgpu.barrier_arrive(refs.free.at[lax.rem(before + k - 1, steps)]))
 
@@ -329,7 +325,7 @@ class _Grouped:
         lax.fori_loop(0, last + 1, one, None)
         plgpu.wgmma_wait(0)
         plgpu.barrier_arrive(refs.free.at[lax.rem(before + last, steps)])
-        return accumulator[...]
+        return sums[...]
 
     def block(self, refs: _Refs, unit: _Unit, warpgroup: Array, k: Array, slot: Array) -> Ref:
         """[DEPTH, columns] of the matrix in bfloat16, when it has arrived."""
@@ -344,7 +340,7 @@ class _Grouped:
         # Two of them in turn: the product before the last is done, and its block can be overwritten.
         assert refs.wide is not None  # 8-bit weights have it
         wide = refs.wide.at[warpgroup, lax.rem(k, 2)]
-        raw = plgpu.load(refs.blocks.at[slot, warpgroup], (), layout=plgpu.Layout.WGMMA, optimized=False)
+        raw = load(refs.blocks.at[slot, warpgroup], plgpu.Layout.WGMMA, optimized=False)
         values = raw.astype(jnp.float32)
         if scale is not None:
             values = values * lax.broadcast_in_dim(scale, values.shape, [1])
@@ -356,7 +352,7 @@ class _Grouped:
         """[columns] of this warpgroup."""
         columns = pl.ds(unit.column + warpgroup * self.sizes.columns, self.sizes.columns)
         assert refs.scales is not None  # so do they
-        return plgpu.load(refs.scales, (unit.matrix, row, columns), layout=layout, optimized=False)
+        return load(refs.scales.at[unit.matrix, row, columns], layout, optimized=False)
 
     def store(self, refs: _Refs, unit: _Unit, warpgroup: Array, sums: Array) -> None:
         rows, staged = self.sizes.rows, refs.staged.at[warpgroup]

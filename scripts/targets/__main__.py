@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from scripts.targets import deployments, gpu_kernels, tpu_kernels
+from scripts.targets.model_shapes import EXPERTS, HEADS, LATENT
 from scripts.targets.tpu import SMALLEST
 
 PARTS = ("tpu", "gpu", "deployments")
@@ -25,10 +26,13 @@ def main() -> int:
     parser.add_argument(
         "--chips", nargs="+", choices=tuple(SMALLEST), default=list(SMALLEST), help="of tpu; by default all"
     )
+    parser.add_argument("--of", default="", metavar="MODEL", help="only models with this in their name, as 'Gemma 2'")
     args = parser.parse_args()
+    if not any(args.of in shape.model for shape in (*HEADS, LATENT, *EXPERTS)):
+        parser.error(f"no model of scripts/targets/model_shapes.py has {args.of!r} in its name")
     tables: dict[str, Callable[[], Iterator[bool]]] = {
-        "tpu": partial(tpu_kernels.table, args.chips),
-        "gpu": gpu_kernels.table,
+        "tpu": partial(tpu_kernels.table, args.chips, args.of),
+        "gpu": partial(gpu_kernels.table, args.of),
         "deployments": partial(deployments.table, Path("configs/deployments")),
     }
     good = [row for part in args.parts or PARTS for row in tables[part]()]

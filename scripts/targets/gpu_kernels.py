@@ -18,16 +18,17 @@ from scripts.targets.model_shapes import EXPERT_ROWS, EXPERTS, HEADS, LATENT, PA
 TOKENS, SEQUENCES, CONTEXT, PAGES, LAYERS = 512, 64, 8192, 1024, 4
 
 
-def table() -> Iterator[bool]:
+def table(of: str = "") -> Iterator[bool]:
+    """Of the models whose names hold `of`."""
     print("| attention of | pages | registers by kernel | spilled | shared memory, KiB | TMA faults | pool copied |")
     print("|---|---|---|---|---|---|---|")
-    for shape in (*HEADS, LATENT):
+    for shape in (shape for shape in (*HEADS, LATENT) if of in shape.model):
         for page_size in PAGE_SIZES:
             for page_type in PAGE_TYPES if not shape.latent else ("bfloat16",):
                 yield _attention(shape, page_size, page_type)
     print("| experts of | rows, weights | registers by kernel | spilled | shared memory, KiB | TMA faults | copied |")
     print("|---|---|---|---|---|---|---|")
-    for model in EXPERTS:
+    for model in (model for model in EXPERTS if of in model.model):
         for rows in EXPERT_ROWS:
             for dtype in PAGE_TYPES:
                 yield _experts(model.model, rows, model.experts, model.d, model.f, dtype)

@@ -19,19 +19,21 @@ from scripts.targets.tpu import SMALLEST, compile_for, one_device
 TOKENS, SEQUENCES, CONTEXT, PAGES, LAYERS = 512, 64, 8192, 1024, 4
 
 
-def table(chips: Sequence[str] = tuple(SMALLEST)) -> Iterator[bool]:
+def table(chips: Sequence[str] = tuple(SMALLEST), of: str = "") -> Iterator[bool]:
+    """Of the models whose names hold `of`."""
     print("| chip | attention of | pages | VMEM, KiB: decode, prefill, writes | pool copied |")
     print("|---|---|---|---|---|")
     for chip in chips:
-        for shape in HEADS:
+        for shape in (shape for shape in HEADS if of in shape.model):
             for page_size in PAGE_SIZES:
                 for page_type in PAGE_TYPES:
                     yield _attention(chip, shape, page_size, page_type)
-        yield _attention(chip, LATENT, 64, "bfloat16")
+        if of in LATENT.model:
+            yield _attention(chip, LATENT, 64, "bfloat16")
     print("| chip | experts of | rows | weights | VMEM, KiB |")
     print("|---|---|---|---|---|")
     for chip in chips:
-        for model in EXPERTS:
+        for model in (model for model in EXPERTS if of in model.model):
             for rows in EXPERT_ROWS:
                 for dtype in PAGE_TYPES:
                     yield _experts(chip, model.model, rows, model.experts, model.d, model.f, dtype)

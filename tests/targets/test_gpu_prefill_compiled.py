@@ -49,7 +49,7 @@ SHAPES = [
     PrefillShape(96, page_size=32),
     PrefillShape(128),
     PrefillShape(128, kv_heads=1, group=16, page_size=256),
-    PrefillShape(192, page_size=128),
+    PrefillShape(192, pages="float8_e4m3fn"),
     PrefillShape(256),
     PrefillShape(128, page_size=16, tokens=320),
     PrefillShape(128, pages="float8_e4m3fn"),
