@@ -97,13 +97,6 @@ class AdminConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsConfig:
-    certificate: Path
-    key: Path
-    client_authority: Path | None = None  # certificates of clients must be signed by one of these
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
     """Where limits are counted."""
 

@@ -21,13 +21,13 @@ from serving.access import (
     LimitsConfig,
     TenantConfig,
     TierConfig,
-    TlsConfig,
     UsageConfig,
     check_access,
 )
 from serving.errors import ConfigError
 from serving.observability.logs import LogFormat
 from serving.settings.adapters import AdaptersConfig, check_adapters
+from serving.settings.cluster import ClusterConfig, check_cluster
 from serving.settings.conversations import ConversationsConfig, check_conversations
 from serving.settings.events import EventsConfig, check_events
 from serving.settings.files import FilesConfig, check_files
@@ -44,41 +44,12 @@ from serving.settings.reasoning_switch import check_reasoning_switch
 from serving.settings.retrieval import RetrievalConfig, check_retrieval
 from serving.settings.routing import RoutingConfig, check_routing
 from serving.settings.semantic_cache import SemanticCacheConfig, check_semantic_cache
+from serving.settings.server import ServerConfig, check_server
 from serving.settings.speculation import SpeculationConfig, check_speculation
+from serving.settings.streams import StreamsConfig, check_streams
 from serving.settings.tier_models import check_tier_models
 from serving.settings.tools import ToolsConfig, check_tools
-from serving.web_names import ANY, host_and_port, host_name, is_loopback, is_unspecified, origin_of
-
-StreamLog = Literal["memory", "sqlite", "redis"]
-LogFailure = Literal["continue", "refuse"]
-
-DRAIN_SECONDS = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
-    host: str = "127.0.0.1"
-    port: int = 8000
-    grpc_port: int | None = None  # on the same host; None: no gRPC
-    allowed_hosts: tuple[str, ...] | None = None  # names that clients may use beside its own; "*": any
-    allowed_origins: tuple[str, ...] = ()  # of pages that may call the API from a browser, beside its own
-    max_body_bytes: int | None = None  # None: by the model's window
-    max_streams: int = 512  # open generations per API process
-    drain_seconds: float = DRAIN_SECONDS  # on SIGTERM, how long open streams may go on
-    tls: TlsConfig | None = None  # None: plain HTTP
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsConfig:
-    """Where streams are kept that outlive their connections (docs/durability.md)."""
-
-    log: StreamLog = "memory"  # with sqlite and redis they outlive the API process too
-    path: Path | None = None  # the SQLite file
-    redis: str | None = None  # redis://, rediss:// or unix://; a password comes from WEFT_REDIS_PASSWORD
-    retain_seconds: float = 600.0  # after a stream's end
-    max_bytes: int = 256 << 20  # of all streams together
-    grace_seconds: float = 120.0  # how long a stream goes on without a reader
-    on_log_failure: LogFailure = "continue"  # new streams begin without the log, or are refused
+from serving.web_names import host_and_port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +67,6 @@ class EmbeddingsConfig:
     checkpoint: Path  # a folder in the form of the sentence-transformers library
     name: str  # the model id that clients send
     max_tokens: int = 256  # of a text; longer ones are refused
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterConfig:
-    """The hosts that hold one model together, a process each (see docs/deployment.md)."""
-
-    processes: int = 1  # 1: this host alone
-    coordinator: str | None = None  # HOST:PORT of process 0, as the other hosts reach it
-    listen: str | None = None  # the address of process 0 to listen on; None: that of coordinator's HOST
-    runtime_port: int = 0  # there, of JAX's own coordinator; 0: any free one, another at each start
 
 
 # What each number may be, both ends included. None is left alone.
@@ -285,12 +246,12 @@ def _check_tables(deployment: Deployment, where: str) -> None:
     for key, text in (("name", deployment.name), ("server.host", deployment.server.host)):
         if not text:
             raise ConfigError(f"{where}: {key} must not be empty", param=key)
-    _check_names(deployment.server, where)
+    check_server(deployment.server, where)
     check_ports(_listeners(deployment), where)
     check_files(deployment.files, where)
-    _check_streams(deployment.streams, where)
+    check_streams(deployment.streams, where)
     check_conversations(deployment.conversations, where)
-    _check_cluster(deployment.cluster, where)
+    check_cluster(deployment.cluster, where)
     _check_embeddings(deployment, where)
     _check_traces(deployment.traces, where)
     check_tools(deployment.tools, where)
@@ -335,7 +296,8 @@ def _check_model_names(deployment: Deployment, where: str) -> None:
     apart = (*encoder, *adapters.named)
     check_adapters(adapters, (*named, *encoder), deployment.mesh.pipeline, where)
     check_further_models(deployment.models, (deployment.name, *apart), deployment.cluster.processes, where)
-    check_tier_models(deployment.tiers, (*named, *encoder, *judge), adapters, where)
+    allowed = {name: tier.models for name, tier in deployment.tiers.items()}
+    check_tier_models(allowed, (*named, *encoder, *judge), adapters, where)
     check_routing(deployment.routing, named, (DEFAULT_TIER, *deployment.tiers), apart, where)
 
 
@@ -355,16 +317,6 @@ def _listeners(deployment: Deployment) -> list[Listener]:
     return found
 
 
-def _check_streams(streams: StreamsConfig, where: str) -> None:
-    """The log has its place, and nothing else has one."""
-    for log, name in (("sqlite", "path"), ("redis", "redis")):
-        value = getattr(streams, name)
-        if (streams.log == log) != (value is not None):
-            raise ConfigError(f'{where}: streams.{name} is for streams.log = "{log}", which needs it', param=name)
-    if streams.redis is not None and not streams.redis.startswith(("redis://", "rediss://", "unix://")):
-        raise ConfigError(f"{where}: streams.redis must begin with redis://, rediss:// or unix://", param="redis")
-
-
 def _check_traces(traces: TracesConfig, where: str) -> None:
     if traces.endpoint is not None and not traces.endpoint.startswith(("http://", "https://")):
         raise ConfigError(
@@ -372,51 +324,6 @@ def _check_traces(traces: TracesConfig, where: str) -> None:
             f'"http://localhost:4318", not {traces.endpoint!r}',
             param="endpoint",
         )
-
-
-def _check_names(server: ServerConfig, where: str) -> None:
-    """Who may ask must be said before others than this machine can."""
-    if server.allowed_hosts is None and server.host and not is_loopback(server.host):
-        raise ConfigError(
-            f"{where}: server.allowed_hosts must be given where server.host is {server.host}, which other machines "
-            'can reach: the names and addresses that clients use, such as ["gpu-box.lan", "192.168.1.5"], or ["*"]',
-            param="allowed_hosts",
-        )
-    for name in server.allowed_hosts or ():
-        if name != ANY and host_name(name) is None:
-            raise ConfigError(
-                f"{where}: server.allowed_hosts must be host names or addresses, without scheme and port, not {name!r}",
-                param="allowed_hosts",
-            )
-    for origin in server.allowed_origins:
-        if origin_of(origin) is None:
-            raise ConfigError(
-                f'{where}: server.allowed_origins must be origins such as "https://chat.example.com", each named: '
-                f"scheme, host and port, without a path, not {origin!r}",
-                param="allowed_origins",
-            )
-
-
-def _check_cluster(cluster: ClusterConfig, where: str) -> None:
-    """A port that starts programs must not be open to more than the hosts that need it."""
-    if cluster.processes > 1 and cluster.coordinator is None:
-        raise ConfigError(
-            f"{where}: cluster.coordinator must be given where cluster.processes is {cluster.processes}: HOST:PORT of "
-            "process 0, as the other hosts reach it",
-            param="coordinator",
-        )
-    if cluster.coordinator is not None and host_and_port(cluster.coordinator) is None:
-        raise ConfigError(
-            f"{where}: cluster.coordinator must be HOST:PORT, such as 10.0.0.1:7200, not {cluster.coordinator!r}",
-            param="coordinator",
-        )
-    host, _ = host_and_port(cluster.coordinator or "") or (None, 0)
-    for key, name in (("coordinator", host), ("listen", cluster.listen)):
-        if name is not None and (host_name(name) is None or is_unspecified(name)):
-            raise ConfigError(
-                f"{where}: cluster.{key} must name one address, that of the network between the hosts, not {name!r}",
-                param=key,
-            )
 
 
 def _check_embeddings(deployment: Deployment, where: str) -> None:

@@ -12,16 +12,15 @@ from starlette.applications import Starlette
 from uvicorn.lifespan.off import LifespanOff
 from uvicorn.lifespan.on import LifespanOn
 
-from serving.access import TlsConfig
 from serving.api.accept_queue import AcceptQueue
 from serving.api.bounded_protocol import BoundedHttpProtocol
 from serving.api.drain import Drain
 from serving.api.service import Service
 from serving.api.socket_protocol import DrainingSocketProtocol
 from serving.api.tls import tls_options
+from serving.settings.server import DRAIN_SECONDS, TlsConfig
 
 KEEP_ALIVE_SECONDS = 75
-DRAIN_SECONDS = 30.0
 FLUSH_SECONDS = 1  # for the last event of each stream, after the drain
 PING_SECONDS = 20.0
 SOCKET_ENVELOPE_BYTES = 1024  # around a body

@@ -4,8 +4,8 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from serving.access import TlsConfig
 from serving.errors import ConfigError
+from serving.settings.server import TlsConfig
 
 PEER_EXTENSION = "weft.certificate"  # in a scope's extensions: the common name of a verified client certificate
 

@@ -13,10 +13,11 @@ from serving.commands.argument_types import count, seconds
 from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
 from serving.commands.serve_report import report_of
 from serving.commands.supervised import until_stopped
-from serving.config import DRAIN_SECONDS, Deployment
+from serving.config import Deployment
 from serving.engine.cluster import cluster_token
 from serving.errors import ConfigError
 from serving.lifeline import Status
+from serving.settings.server import DRAIN_SECONDS
 from serving.supervisor import Supervisor, SupervisorPolicy
 
 _LEADER_SECONDS = 15.0  # beyond the drain: how long the leader's own end may take

@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from serving.access import TierConfig
 from serving.errors import ConfigError
 from serving.settings.adapters import ADAPTER_NAME, AdaptersConfig
 
 
 def check_tier_models(
-    tiers: Mapping[str, TierConfig], served: Sequence[str], adapters: AdaptersConfig, where: str
+    tiers: Mapping[str, Sequence[str]], served: Sequence[str], adapters: AdaptersConfig, where: str
 ) -> None:
-    """`served` are the names of models, that which has the adapters first. Raises ConfigError."""
+    """`tiers` by their names, each with the models that it names. `served` are those that there are, the one that has
+    the adapters first. Raises ConfigError."""
     base = served[0]
     known = [*served, *(f"{base}:{name}" for name in adapters.named)]
-    for name, tier in tiers.items():
-        for model in tier.models:
+    for name, models in tiers.items():
+        for model in models:
             if model in known or (adapters.folder is not None and _is_adapter(model, base)):
                 continue
             raise ConfigError(

@@ -11,7 +11,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
-from serving.access import TlsConfig
 from serving.api.grpc.front import MOST_CALLS, GrpcFront
 from serving.api.grpc.generation_calls import GenerationCalls
 from serving.api.grpc.health import Health
@@ -19,6 +18,7 @@ from serving.api.service import Service
 from serving.client import schema
 from serving.errors import SetupError
 from serving.observability.logs import log_event
+from serving.settings.server import TlsConfig
 
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name

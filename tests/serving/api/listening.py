@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
 
-from serving.access import TlsConfig
 from serving.api.server import api_server
+from serving.settings.server import TlsConfig
 
 
 @contextlib.asynccontextmanager

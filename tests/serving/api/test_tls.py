@@ -13,11 +13,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import connect
 
-from serving.access import AccessConfig, AuthConfig, TlsConfig
+from serving.access import AccessConfig, AuthConfig
 from serving.api.tls import common_name, tls_options
 from serving.errors import ConfigError
 from serving.gateway.gateway import Gateway
 from serving.gateway.identity import Identity
+from serving.settings.server import TlsConfig
 from tests.serving.api.conftest import ApiMaker, chat_body
 from tests.serving.api.listening import listening
 

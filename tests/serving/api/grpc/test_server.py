@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from serving.access import AccessConfig, AuthConfig, TlsConfig
+from serving.access import AccessConfig, AuthConfig
 from serving.api.grpc.health import Health
 from serving.api.grpc.server import GrpcServer
 from serving.api.health import ask_engine
@@ -19,6 +19,7 @@ from serving.client import Client, InvalidRequest, NotAllowed, Tls, Unavailable,
 from serving.engine.client import EngineStats
 from serving.errors import EngineUnavailableError, SetupError
 from serving.gateway.gateway import Gateway
+from serving.settings.server import TlsConfig
 from tests.fakes.engine import ScriptedEngine
 from tests.serving.api.conftest import ApiMaker
 from tests.serving.api.grpc.serving_grpc import channel_to, chat, details_of, serving_grpc, streaming, unary
