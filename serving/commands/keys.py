@@ -47,6 +47,8 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.verb is not _create and not args.database.is_file():
+        raise SetupError(f"{args.database}: there is no such database of keys", param="database")
     try:
         store = KeyStore(args.database)
     except ConfigError as error:

@@ -4,6 +4,7 @@ A key has a secret, and for a while after a rotation the one before it. Each req
 that is revoked is refused from then on; write-ahead logging lets readers pass while a command writes.
 """
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
@@ -55,7 +56,9 @@ class KeyStore:
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
         try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+            _check_kind(self._db, path)  # before anything is done to a file that a slip of the pen may have named
             path.chmod(0o600)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(_SCHEMA)
@@ -130,3 +133,10 @@ def _record(row: sqlite3.Row) -> KeyRecord:
         disabled=bool(row["disabled"]),
         rotating_until=row["old_expires"],
     )
+
+
+def _check_kind(database: sqlite3.Connection, path: Path) -> None:
+    """Raises ConfigError where the file is another's database, sqlite3.Error where it is none."""
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and "keys" not in tables:
+        raise ConfigError(f"{path}: not a database of keys: it has {', '.join(sorted(tables))}", param="auth.keys")

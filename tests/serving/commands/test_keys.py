@@ -53,3 +53,11 @@ def test_what_makes_no_key_is_refused(tmp_path: Path, wrong: list[str], capsys: 
 def test_a_file_that_holds_no_keys_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes").write_text("notes" * 1000)
     assert "not a database of keys" in said(capsys, f"--database={tmp_path / 'notes'}", "list", code=78)
+
+
+@pytest.mark.parametrize("verb", [["list"], ["rotate", "a"], ["revoke", "a"], ["disable", "a"], ["enable", "a"]])
+def test_a_database_is_made_by_its_first_key_alone(
+    tmp_path: Path, verb: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no such database" in said(capsys, f"--database={tmp_path / 'typo'}", *verb, code=78)
+    assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ from serving.errors import ConfigError, NotFoundError
 from serving.gateway import api_key
 from serving.gateway.api_key import ApiKey, hash_secret, new_key, parse_key
 from serving.gateway.key_store import KeyStore
+from serving.gateway.ledger import open_ledger
 from serving.gateway.principal import Scope
 from tests.serving.gateway.clock import Clock
 
@@ -125,3 +126,16 @@ def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path)
 
 def test_a_hash_needs_no_salt_because_secrets_are_256_random_bits() -> None:
     assert len({hash_secret(new_key().secret) for _ in range(100)}) == 100
+
+
+def test_a_file_that_is_something_else_is_left_as_it_was(tmp_path: Path) -> None:
+    notes, ledger = tmp_path / "notes", tmp_path / "usage.sqlite"
+    notes.write_text("notes" * 1000)
+    open_ledger(ledger).close()
+    for path in (notes, ledger):
+        path.chmod(0o644)
+        before = path.read_bytes()
+        with pytest.raises(ConfigError, match="not a database of keys"):
+            KeyStore(path)
+        assert path.stat().st_mode & 0o777 == 0o644
+        assert path.read_bytes() == before
