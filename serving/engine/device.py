@@ -33,7 +33,7 @@ from serving.engine.executor import Executor
 from serving.engine.kernels import body_for, checked_matmul
 from serving.engine.lanes import LaneExecutor
 from serving.engine.limits import ExecutorLimits, of_a_lane, of_a_shard
-from serving.engine.memory import bytes_for_pages, free_memory
+from serving.engine.memory import bytes_for_pages, free_memory, lack_of_memory_named
 from serving.engine.placement import bytes_on_a_device, pool_on_mesh, pool_spec
 from serving.engine.reduced_precision import page_dtype, products_of, recipe_of
 from serving.engine.tiers.exchange import STAGING_BYTES
@@ -50,9 +50,11 @@ SMALL_BUCKETS = (1, 8)
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 CACHE_BYTES_ON_CPU = 1 << 30  # a laptop has other work
 DECODE_ROUNDS_ON_CPU = 4
+MOST_PAGES, MOST_BYTES = (1 << 31) - 1, 1 << 60  # ids are int32; XLA ends the process where its sizes overflow
 BUCKET_GROWTH = 2  # above max_num_seqs: padding at most doubles a prefill step
 
 
+@lack_of_memory_named()
 def load_executor(
     deployment: Deployment,
     max_model_len: int,
@@ -272,6 +274,12 @@ def page_count(given: int | None, room: int | None, page_bytes: int, limits: Exe
             f"{pages} pages of {limits.page_size} tokens cannot hold one sequence of {limits.max_model_len}, which "
             f"needs {limits.table_width} ({limits.table_width * page_bytes} bytes): raise engine.cache_bytes or "
             "engine.num_pages, or lower engine.max_model_len",
+            param="num_pages" if given else "cache_bytes",
+        )
+    if pages > MOST_PAGES or pages * page_bytes > MOST_BYTES:
+        raise ConfigError(
+            f"{pages} pages of {page_bytes} bytes are more than can be: at most {MOST_PAGES} pages, and {MOST_BYTES} "
+            "bytes of a device",
             param="num_pages" if given else "cache_bytes",
         )
     return pages

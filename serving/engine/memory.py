@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -21,6 +23,22 @@ from sharding.host_data import least
 from sharding.mesh import everywhere
 
 RESERVE = 512 << 20  # bytes of a device: the batch's uploads, the small programs, and what a driver keeps for itself
+
+
+@contextmanager
+def lack_of_memory_named() -> Iterator[None]:
+    """Where an array finds no room: ConfigError, with the settings that make it smaller."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        said = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"there is no room for this deployment ({said}): lower engine.cache_bytes or engine.num_pages, "
+            "engine.max_num_seqs or engine.max_num_batched_tokens, or take a larger mesh (see weft plan)",
+            param="cache_bytes",
+        ) from error
 
 
 def free_memory(mesh: Mesh) -> int:

@@ -39,3 +39,11 @@ def test_a_pool_that_cannot_hold_one_sequence_is_refused_with_what_it_would_take
 ) -> None:
     with pytest.raises(ConfigError, match="needs 4"):
         page_count(given, room, PAGE_BYTES, LIMITS)
+
+
+@pytest.mark.parametrize(("given", "room", "page"), [(2**31, None, 1), (None, 2**31, 1), (2**30, None, 2**31)])
+def test_pages_beyond_any_index_and_any_memory_are_refused(given: int | None, room: int | None, page: int) -> None:
+    """XLA would end the process."""
+    with pytest.raises(ConfigError, match="more than can be") as caught:
+        page_count(given, room, page, LIMITS)
+    assert caught.value.param == ("num_pages" if given else "cache_bytes")
