@@ -69,10 +69,11 @@ class ReviewQueue:
         self._has_remains = False  # of records that were dropped, on the disk
         self._lock = Lock()
         try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # it holds what users wrote
             self._database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
             prepare(self._database, _SCHEMA)
             _complete(self._database)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise ConfigError(f"moderation.review: {path} cannot be used: {error}", param="review") from error
 
     async def add(self, subject: Subject, place: str, direction: Direction, finding: Finding, text: str) -> bool:
@@ -107,24 +108,24 @@ class ReviewQueue:
         `after` that is none, OverloadedError."""
         terms, values = [term for term, _ in wanted.terms], [value for _, value in wanted.terms]
         if after is not None:
-            last = await self.find(after)
+            last = await self.find(after, param="after")
             terms, values = [*terms, "(at, id) < (?, ?)"], [*values, last.at, last.id]
         where = f"WHERE {' AND '.join(terms)}" if terms else ""
         query = f"SELECT {_COLUMNS} FROM review {where} ORDER BY at DESC, id DESC LIMIT ?"
-        found = [_record(row) for row in await self._read(query, *values, limit + 1)]
+        found = [_record(row) for row in await self._rows(query, *values, limit + 1)]
         return found[:limit], len(found) > limit
 
-    async def find(self, review_id: str) -> ReviewRecord:
+    async def find(self, review_id: str, *, param: str | None = None) -> ReviewRecord:
         """Raises NotFoundError, OverloadedError."""
-        rows = await self._read(f"SELECT {_COLUMNS} FROM review WHERE id = ?", review_id)
+        rows = await self._rows(f"SELECT {_COLUMNS} FROM review WHERE id = ?", review_id)
         if not rows:
-            raise NotFoundError(f"there is no review {review_id[:100]!r} here", code="review_not_found")
+            raise NotFoundError(f"there is no review {review_id[:100]!r} here", param=param, code="review_not_found")
         return _record(rows[0])
 
     async def decide(self, review_id: str, verdict: ReviewVerdict, note: str | None, by: str) -> ReviewRecord:
         """`by` is the id of a key. A later verdict takes the place of an earlier one. Raises as `find`."""
         change = "UPDATE review SET done = 1, verdict = ?, note = ?, decided_at = ?, decided_by = ? WHERE id = ?"
-        await self._read(change, verdict, note, self._clock(), by, review_id)
+        await self._rows(change, verdict, note, self._clock(), by, review_id)
         decided = await self.find(review_id)
         await self.count()
         return decided
@@ -132,7 +133,7 @@ class ReviewQueue:
     async def count(self) -> None:
         """Tells the metrics what waits, and what was decided. Raises OverloadedError."""
         query = "SELECT category, done, verdict, count(*) FROM review GROUP BY category, done, verdict"
-        rows = await self._read(query)
+        rows = await self._rows(query)
         self._metrics.reviews.clear()
         for category, done, verdict, records in rows:
             state = (verdict or "undecided") if done else "waiting"
@@ -144,8 +145,7 @@ class ReviewQueue:
         if self._retain is None:
             return
         before = self._clock() - self._retain
-
-        gone = await self._read("DELETE FROM review WHERE at <= ? RETURNING done", before)
+        gone = await self._rows("DELETE FROM review WHERE at <= ? RETURNING done", before)
         self._has_remains |= bool(gone)
         if unseen := sum(not done for (done,) in gone):
             self._metrics.routed.labels("unseen").inc(unseen)
@@ -185,12 +185,12 @@ class ReviewQueue:
         with self._lock, contextlib.suppress(sqlite3.Error):
             self._database.close()
 
-    async def _read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Raises OverloadedError."""
+    async def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """That a statement gives, which may change some. Raises OverloadedError."""
 
         def work() -> list[tuple[Any, ...]]:
             with self._lock:
-                return self._database.execute(query, values).fetchall()
+                return self._database.execute(statement, values).fetchall()
 
         return await on_disk(work)
 

@@ -60,8 +60,9 @@ async def test_pages_hold_each_record_once_and_the_newest_comes_first(desk: Desk
         seen += [record.request_id for record in found]
         after = found[-1].id
     assert seen == ["r4", "r3", "r2", "r1", "r0"]
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError) as refused:
         await desk.queue.listed(ReviewFilter(), after="nobody")
+    assert refused.value.param == "after"
 
 
 async def test_records_are_found_by_category_tenant_and_state(desk: Desk) -> None:
