@@ -1,4 +1,4 @@
-"""What a deployment says of the folders that programs leave their files in (docs/tools.md)."""
+"""What a deployment says of the folders that programs leave their files in (docs/containers.md)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
