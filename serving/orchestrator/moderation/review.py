@@ -69,7 +69,8 @@ class ReviewQueue:
         self._has_remains = False  # of records that were dropped, on the disk
         self._lock = Lock()
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # it holds what users wrote
+            if not path.exists():
+                path.touch(0o600)  # it holds what users wrote
             self._database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
             prepare(self._database, _SCHEMA)
             _complete(self._database)
