@@ -36,7 +36,8 @@ def parse(config: dict[str, Any]) -> Qwen2Config:
     fields = Fields(config)
     fields.require("hidden_act", "silu")
     sizes = read_sizes(fields)
-    window = fields.integer("sliding_window", 4096) if fields.boolean("use_sliding_window", False) else None
+    slides = fields.boolean("use_sliding_window", False) and not fields.is_null("sliding_window")
+    window = fields.integer("sliding_window", 4096) if slides else None
     lower = fields.integer("max_window_layers", 28, least=0)  # these see everything
     return Qwen2Config(
         sizes=sizes,

@@ -1,6 +1,7 @@
 import jax.numpy as jnp
 import pytest
 
+from models import qwen2
 from models.errors import CheckpointError
 from models.fields import Fields
 from models.windows import UNLIMITED, Windows, read_windows
@@ -30,3 +31,10 @@ def test_a_traced_layer_has_the_window_of_that_layer() -> None:
 def test_layers_that_are_alike_need_no_operand() -> None:
     assert Windows((None, None)).of(jnp.asarray(1)) is None
     assert Windows((5, 5)).of(jnp.asarray(1)) == 5
+
+
+@pytest.mark.parametrize(("size", "expected"), [(7, (None, 7)), (None, (None, None))])
+def test_a_window_that_is_null_is_none_whatever_the_switch_says(size: int | None, expected: tuple) -> None:
+    fields = {"use_sliding_window": True, "sliding_window": size, "max_window_layers": 1, "num_hidden_layers": 2}
+    sizes = {"hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 5}
+    assert qwen2.parse({**fields, **sizes, "max_position_embeddings": 64}).windows.sizes == expected
