@@ -40,7 +40,8 @@ class FactsFile:
             try:
                 yield self._connection
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # a full disk has ended it
+                    self._connection.execute("ROLLBACK")
                 raise
             self._connection.execute("COMMIT")
 

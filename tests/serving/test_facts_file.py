@@ -36,6 +36,18 @@ def test_a_column_is_added_once_to_a_table_of_an_earlier_version(tmp_path: Path)
     file.close()
 
 
+def test_a_full_disk_is_what_the_error_says(tmp_path: Path) -> None:
+    file = FactsFile(tmp_path, "CREATE TABLE IF NOT EXISTS facts (text TEXT)")
+    with file.transaction() as database:
+        database.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(sqlite3.OperationalError, match="full"), file.transaction() as database:
+        database.execute("INSERT INTO facts VALUES (?)", ("x" * 100_000,))
+    with file.transaction() as database:
+        database.execute("PRAGMA max_page_count = 1000")
+        database.execute("INSERT INTO facts VALUES ('x')")
+    file.close()
+
+
 async def test_no_cursor_leaves_the_thread_of_its_connection(tmp_path: Path) -> None:
     """Freed on another one, it would reset a statement that may be running again by then."""
     file = FactsFile(tmp_path, "CREATE TABLE IF NOT EXISTS facts (text TEXT)")

@@ -172,7 +172,8 @@ class MemoryStore:
                 done = without_cursor(work(self._db))
                 self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # a full disk has ended it
+                    self._db.execute("ROLLBACK")
                 raise
             return done
 

@@ -251,7 +251,8 @@ class SqliteIndex:
             try:
                 yield connection
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # a full disk has ended it
+                    connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
 

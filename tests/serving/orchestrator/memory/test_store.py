@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.errors import ConversationStoreError
 from serving.orchestrator.memory.entries import Exchange, Person
 from serving.orchestrator.memory.store import MemoryStore
 
@@ -39,6 +40,14 @@ def store(path: Path) -> Iterator[MemoryStore]:
     made = MemoryStore(path)
     yield made
     made.close()
+
+
+async def test_a_full_disk_is_what_the_error_says(store: MemoryStore) -> None:
+    store._db.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(ConversationStoreError, match="full"):
+        await store.add(ANN, Exchange("plum " * 100_000, "Noted."), 100)
+    store._db.execute("PRAGMA max_page_count = 10000")
+    await store.add(ANN, Exchange("plum", "Noted."), 100)
 
 
 async def test_what_is_forgotten_gives_its_room_back_and_leaves_nothing_on_the_disk(
