@@ -20,6 +20,7 @@ from models import llama
 from models.adapted_array import AdapterProduct
 from models.adapters import lay_out
 from pallas_kernels.dispatch import attention_body
+from scripts.flags import flags_of
 from serving.commands.argument_types import count
 from serving.engine.adapter_lease import AdapterLease
 from serving.engine.adapter_stacks import AdapterStacks
@@ -109,7 +110,7 @@ class Bench:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     for name, default in (("streams", 32), ("tokens", 32), ("runs", 3)):
         parser.add_argument(f"--{name}", type=count, default=default)
     for name, default in (("width", 512), ("layers", 8), ("rank", 16)):

@@ -6,7 +6,6 @@ Counts what the API process does for the events alone of a request that is admit
 microseconds of CPU for each request: of the thread that serves it, and of the process, which has the writer's too.
 """
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from scripts.flags import flags_of
 from serving.api.caller import Caller
 from serving.api.request_events import recorded_request
 from serving.engine.request import FinishReason, Priority, TokenEvent
@@ -97,7 +97,7 @@ def log_for(outbox: Path, settings: dict[str, Any] | None) -> EventLog:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    flags_of(__doc__).parse_args()
     kinds: dict[str, dict[str, Any] | None] = {
         "off": None,
         "not sampled": {"sample": 0.0},

@@ -5,12 +5,12 @@ The scheduler is the real one; the device is a clock. A step of b tokens, padded
 here depends on the machine that runs it.
 """
 
-import argparse
 import random
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from scripts.flags import flags_of
 from serving.engine.block_pool import BlockPool
 from serving.engine.plan import RangeResult, StepPlan, StepResult
 from serving.engine.policies.fairness import OUTPUT_COST, PROMPT_COST, service_bound
@@ -165,7 +165,7 @@ def classes() -> None:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    flags_of(__doc__).parse_args()
     two_tenants()
     classes()
 

@@ -34,6 +34,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from scripts.flags import flags_of
 from serving.bench.stream_client import StreamClient
 from serving.child_process import ChildProcess
 from serving.commands.argument_types import count
@@ -279,7 +280,7 @@ async def compare(litellm: Path | None, requests: int) -> list[Cost]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("--litellm", type=Path, help="a virtual environment with litellm[proxy]")
     parser.add_argument("--requests", type=count, default=128, help="of each kind")
     parser.add_argument("--runs", type=count, default=3)

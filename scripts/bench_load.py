@@ -27,6 +27,7 @@ from rich.table import Table
 from safetensors.numpy import save_file
 
 from models import checkpoint, llama
+from scripts.flags import flags_of
 from serving.commands.argument_types import count
 from sharding.mesh import make_mesh
 from sharding.params import placement_of
@@ -46,7 +47,7 @@ LOOK_SECONDS = 0.002
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("--layers", type=count, default=16)
     parser.add_argument("--folder", type=Path, help="for the two checkpoints; by default a temporary one")
     parser.add_argument("--load", nargs=2, metavar=("CHECKPOINT", "MESH"), help=argparse.SUPPRESS)  # the child's

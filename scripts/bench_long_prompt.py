@@ -5,7 +5,6 @@ this machine. Between two tokens of a stream lies a step, so what the streams se
 engine's too, counts this process's CPU seconds, all threads together: the machine may be busy with others.
 """
 
-import argparse
 import time
 from statistics import median
 
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 
 from models import llama
 from pallas_kernels.dispatch import attention_body
+from scripts.flags import flags_of
 from serving.engine.block_pool import BlockPool
 from serving.engine.engine import EngineLoop
 from serving.engine.executor import Executor
@@ -114,7 +114,7 @@ def report(title: str, run: Run, without: float | None) -> float:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    flags_of(__doc__).parse_args()
     executor = make_executor()
     Run(executor, None)  # warm
     print(f"a prompt of {PROMPT} tokens amid {STREAMS} streams; gaps between tokens, CPU ms:")

@@ -33,6 +33,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from scripts.flags import flags_of
+
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 600.0
 ANSWER_SECONDS = 300.0
@@ -276,7 +278,7 @@ async def measure(args: argparse.Namespace, port: int, server: int) -> list[Load
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("--deployment", default="demo")
     parser.add_argument("--model", default="weft-demo", help="its name")
     parser.add_argument("--rows", type=int, default=16, help="its max_num_seqs")

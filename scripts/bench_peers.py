@@ -14,7 +14,6 @@ One server runs at a time. Every round starts each server anew, so that a machin
 table has the median over rounds, and each peer as a ratio to weft.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -28,6 +27,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from scripts.flags import flags_of
 
 START_SECONDS = 300
 
@@ -174,7 +175,7 @@ def table(results: dict[str, dict[str, list[dict[str, float]]]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("directory", type=Path, metavar="PEERS_DIR")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", default="", help="names of servers, with commas between")

@@ -9,7 +9,6 @@ Every kind is timed between two runs of the model in full, and its ratio is to t
 down does not count against it. Times are medians of --runs.
 """
 
-import argparse
 import asyncio
 import dataclasses
 import json
@@ -36,6 +35,7 @@ from scripts.demo.dataset import encoded
 from scripts.demo.dialogues.mixture import conversation, training_episode
 from scripts.demo.draw import Draw
 from scripts.demo.tokenizer import load as load_pieces
+from scripts.flags import flags_of
 from serving.commands.argument_types import count
 from serving.config import load_deployment
 from serving.engine.device import keep_freed_memory, load_executor, start_backend
@@ -65,7 +65,7 @@ Row = dict[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("what", choices=("demo", "random"))
     parser.add_argument("--tokens", type=count, default=4000, help="of the dialogues that are scored")
     parser.add_argument("--layers", type=count, default=QWEN3["num_hidden_layers"], help="of the random model")

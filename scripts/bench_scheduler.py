@@ -9,11 +9,11 @@ The device is left out: results are made before the clock starts. What is timed 
 in seconds of this thread. The lower tenth is what the work takes; what is above it is the machine's.
 """
 
-import argparse
 import statistics
 import time
 from dataclasses import dataclass
 
+from scripts.flags import flags_of
 from serving.commands.argument_types import count
 from serving.engine.block_pool import BlockPool
 from serving.engine.plan import RangeResult, StepPlan, StepResult
@@ -89,7 +89,7 @@ def run(rows: int, scenario: Scenario) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("rows", nargs="?", type=count, default=256)
     rows = parser.parse_args().rows
     print(f"{rows} rows, plan + commit, microseconds a step, and share of a device step of {DEVICE_STEP * 1e3:g} ms:")

@@ -13,7 +13,6 @@ Two engines of one kind differ by a tenth, for as long as they live: by where th
 and as many requests a run, at most --requests, as fit in it --runs times.
 """
 
-import argparse
 import dataclasses
 import json
 import statistics
@@ -30,6 +29,7 @@ from scripts.demo.dataset import encoded
 from scripts.demo.dialogues.mixture import conversation, training_episode
 from scripts.demo.draw import Draw
 from scripts.demo.tokenizer import load as load_pieces
+from scripts.flags import flags_of
 from serving.commands.argument_types import count
 from serving.config import Deployment, load_deployment
 from serving.engine.block_pool import BlockPool
@@ -142,7 +142,7 @@ class Engine:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("--users", type=count, nargs="+", default=[1, 8, 32])
     parser.add_argument("--kinds", choices=("ngram", "draft"), nargs="+", default=["ngram", "draft"])
     parser.add_argument("--requests", type=count, default=48)

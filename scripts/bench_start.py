@@ -6,7 +6,6 @@ server before all runs is not counted: it brings the checkpoint and Python's fil
 neither kind of start pays for the disk. Ready is the moment when GET /health/ready answers 200.
 """
 
-import argparse
 import dataclasses
 import json
 import os
@@ -28,6 +27,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from scripts.flags import flags_of
 from serving.commands.argument_types import count, positive
 from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
 from serving.errors import ConfigError, EngineUnavailableError, WeftError
@@ -181,7 +181,7 @@ def _range(values: Iterator[int]) -> str:
 
 
 def main(argv: Sequence[str] | None = None, program: Sequence[str] = PROGRAM) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     add_deployment_flags(parser, server=False)
     parser.set_defaults(deployment=None)
     parser.add_argument("--runs", type=count, default=3, metavar="N", help="default: %(default)s")

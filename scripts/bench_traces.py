@@ -6,12 +6,12 @@ Counts what the server does for its spans alone (the door's, eight stages, the e
 of CPU for each request. What the exporter's thread does then, for sampled ones, is in the last figure too.
 """
 
-import argparse
 import time
 from statistics import median
 
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
+from scripts.flags import flags_of
 from serving.observability.otel import OtelTracing
 from serving.observability.request_trace import Tracing
 
@@ -49,7 +49,7 @@ def microseconds(tracing: Tracing) -> float:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    flags_of(__doc__).parse_args()
     for name, tracing in (
         ("off", Tracing()),
         ("not sampled", OtelTracing(BatchSpanProcessor(_Nowhere()), 0.0)),

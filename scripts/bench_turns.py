@@ -6,7 +6,6 @@ that of an answer of one token; a token's is what the others add. Each response 
 before, up to ten turns.
 """
 
-import argparse
 import asyncio
 import tempfile
 import time
@@ -16,6 +15,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from scripts.flags import flags_of
 from serving.api.http import build_app
 from serving.api.service import ModelCard
 from serving.config import ServerConfig
@@ -93,7 +93,7 @@ async def measured(turns: int, tokens: int, folder: Path) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=128)
     args = parser.parse_args()

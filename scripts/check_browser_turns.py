@@ -4,7 +4,6 @@ Serves configs/deployments/demo-chat.toml with a remote tool that is never ready
 prints what the page showed. Ends with 1 where an answer is wrong. Needs scripts/fetch_encoder and bubblewrap.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.browser_turns.turns import FILE, HANDBOOK, TURNS, BrowserTurn, Shown, UnexpectedPageError
+from scripts.flags import flags_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOYMENT = ROOT / "configs" / "deployments" / "demo-chat.toml"
@@ -130,7 +130,7 @@ def table_of(outcomes: Sequence[Outcome]) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("--checkpoint", type=Path, default=ROOT / "configs" / "checkpoints" / "demo")
     given = parser.parse_args(arguments)
     expect.set_options(timeout=PATIENCE_MS)

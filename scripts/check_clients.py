@@ -6,7 +6,6 @@ interpreter. A library that is not installed is said to be; FOLDER is one whose 
 Ends with 1 where a call fails.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from rich.table import Table
 
 from scripts.clients import anthropic_calls, framework_calls, openai_calls
 from scripts.clients.call import Call, Target
+from scripts.flags import flags_of
 
 CALLS = (*openai_calls.CALLS, *anthropic_calls.CALLS, *framework_calls.CALLS)
 NODE_CALLS = Path(__file__).parent / "clients" / "calls.mjs"
@@ -57,7 +57,7 @@ def node_outcomes(target: Target, folder: Path) -> Iterator[Outcome]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--key", default="unused")
     parser.add_argument("--model", required=True)

@@ -8,7 +8,6 @@ bytes, and the longest pause that a stream saw after the fault.
 It needs redis-server and libfaketime, and stops and kills only processes that it started.
 """
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -35,6 +34,7 @@ from scripts.durability.leaping_clock import LeapingClock
 from scripts.durability.rounding_ties import compare
 from scripts.durability.served import Served, served
 from scripts.durability.stream_reader import Received, read_once, read_through
+from scripts.flags import flags_of
 
 PATH = "/v1/completions"
 STOPPED_SECONDS = 5.0
@@ -296,7 +296,7 @@ def log_table(kind: str) -> Iterator[tuple[Path, str, RedisProcess | None]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("--streams", type=int, default=32, metavar="N", help="at once (default: %(default)d)")
     parser.add_argument("--tokens", type=int, default=400, metavar="N", help="of each (default: %(default)d)")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(FAULTS), help="these faults alone")

@@ -5,7 +5,6 @@
 and meanwhile a server whose deployment has `[traces] endpoint = "http://127.0.0.1:4318"`, and a request to it.
 """
 
-import argparse
 import queue
 import threading
 from collections.abc import Sequence
@@ -17,6 +16,8 @@ from xml.sax.saxutils import escape
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from scripts.flags import flags_of
 
 WIDTH, NAMES, ROW, TOP, EDGE = 960, 250, 30, 46, 16
 _TOLD = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "http.response.status_code")
@@ -119,7 +120,7 @@ def record(port: int) -> list[Span]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("picture", type=Path)
     parser.add_argument("--port", type=int, default=4318)
     args = parser.parse_args()

@@ -31,6 +31,7 @@ from rich.table import Table
 from scripts.durability.keeping_visitors import PATIENCE, every_visit
 from scripts.durability.served import ROOT, Served, served
 from scripts.durability.visitors import failures, visit_all
+from scripts.flags import flags_of
 
 ENCODER = ROOT / ".build" / "encoder"
 TABLES = """
@@ -114,7 +115,7 @@ def wait_until_quiet(server: Served) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("--visits", type=int, default=2000, metavar="N", help="of each round (default: %(default)d)")
     parser.add_argument("--rounds", type=int, default=4, metavar="N", help="(default: %(default)d)")
     parser.add_argument("--at-once", type=int, default=48, metavar="N", help="visits (default: %(default)d)")

@@ -3,7 +3,6 @@
 Exit code 1 where some pair draws other tokens, or a feature was not seen at work.
 """
 
-import argparse
 import asyncio
 import os
 import sys
@@ -12,6 +11,8 @@ import time
 from pathlib import Path
 
 from rich.console import Console
+
+from scripts.flags import flags_of
 
 # Four devices on one host, and programs that are compiled quickly rather than well.
 XLA_FLAGS = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
@@ -24,7 +25,7 @@ def main() -> int:
     from scripts.check_feature_pairs.laboratory import Laboratory
     from scripts.check_feature_pairs.table import Checked, PairCheck, all_pairs, as_table, checked
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = flags_of(__doc__)
     parser.add_argument("--features", metavar="A,B", help=f"only these; known: {', '.join(BY_NAME)}")
     parser.add_argument("--of", metavar="NAME", choices=[*BY_NAME], help="only pairs that have this one")
     parser.add_argument("--seed", type=int, default=1, help="of prompts and draws")
