@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from serving.api.containers.container_purge import ContainerPurge
 from serving.api.containers.container_store import ContainerStore
+from serving.api.containers.file_routes import container_file_routes
 from serving.api.containers.routes import container_routes
 from serving.api.files.file_store import FileStore
 from serving.orchestrator.tools.toolbox import Toolbox
@@ -23,4 +24,5 @@ class Containers:
 def open_containers(files: FileStore, folder: Path, toolbox: Toolbox, now: Callable[[], float]) -> Containers:
     """`folder` is that of `files`."""
     store = ContainerStore(files, folder, toolbox.containers, now)
-    return Containers(container_routes(store, files, toolbox.registry), store, ContainerPurge(store))
+    routes = [*container_routes(store, files, toolbox.registry), *container_file_routes(store, files)]
+    return Containers(routes, store, ContainerPurge(store))
