@@ -12,7 +12,11 @@ from scripts.check_feature_pairs.checkpoint import ADAPTER, END
 from serving.engine.client import EngineStats
 from serving.engine.request import GenerateRequest, GrammarKind, GrammarSpec, TokenEvent
 
-PLENTY, FEW = 256, 34  # pages of the device
+PLENTY, SOME, FEW = (
+    256,
+    48,
+    34,
+)  # pages of the device: with some, what is read is evicted; with few, streams are preempted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,10 @@ FEATURES = (
     Feature(
         name="host tier",
         apply=lambda setting: replace(
-            setting, warm=True, pages=FEW, tiers="host" if setting.tiers == "none" else setting.tiers
+            setting,
+            warm=True,
+            pages=min(setting.pages, SOME),
+            tiers="host" if setting.tiers == "none" else setting.tiers,
         ),
         decides_tokens=False,
         at_work=_came_from("host"),
