@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from serving.access import NAME
@@ -21,6 +22,7 @@ from serving.gateway.principal import ANONYMOUS, Scope
 _PERIOD = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _OVERLAP = 86_400.0
+_COLUMNS = ("id", "tenant", "name", "scopes", "created", "expires", "state")
 
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
@@ -98,13 +100,23 @@ def _say(_: None, key_id: str, done: str) -> None:
 
 
 def _list(store: KeyStore, _: argparse.Namespace) -> None:
-    table = Table(Column("id", no_wrap=True, min_width=12), "tenant", "name", "scopes", "created", "expires", "state")
-    for record in store.records():
-        scopes = " ".join(sorted(scope.value for scope in record.scopes))
-        table.add_row(
-            record.id, record.tenant, record.name, scopes, _day(record.created), _day(record.expires), _state(record)
-        )
-    Console(highlight=False).print(table)
+    """A table for eyes; elsewhere whole fields with tabs between them, as a table has the width of a terminal."""
+    rows = [_row(record) for record in store.records()]
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        for row in (_COLUMNS, *rows):
+            print("\t".join(" ".join(field.split()) for field in row))
+        return
+    table = Table(Column(_COLUMNS[0], no_wrap=True, min_width=12), *_COLUMNS[1:])
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def _row(record: KeyRecord) -> tuple[str, ...]:
+    scopes = " ".join(sorted(scope.value for scope in record.scopes))
+    times = (_day(record.created), _day(record.expires))
+    return (record.id, record.tenant, record.name, scopes, *times, _state(record))
 
 
 def _day(seconds: float | None) -> str:

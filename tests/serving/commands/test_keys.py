@@ -43,6 +43,14 @@ def test_a_key_is_printed_once_listed_without_its_secret_rotated_and_revoked(
     assert "there is no key" in said(capsys, database, "revoke", "nobody", code=1)
 
 
+def test_a_list_that_is_piped_has_whole_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database, tenant = f"--database={tmp_path / 'keys.sqlite'}", "a" * 100
+    said(capsys, database, "create", f"--tenant={tenant}", "--name=of the\tbuild [farm]", "--scope=admin")
+    header, row = (line.split("\t") for line in said(capsys, database, "list").splitlines())
+    assert header == ["id", "tenant", "name", "scopes", "created", "expires", "state"]
+    assert row[1:4] + row[5:] == [tenant, "of the build [farm]", "admin", "never", "on"]
+
+
 @pytest.mark.parametrize("wrong", [["--tenant=a b"], ["--tenant=anonymous"], ["--tenant=a", "--expires=soon"], []])
 def test_what_makes_no_key_is_refused(tmp_path: Path, wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
