@@ -59,11 +59,12 @@ class TraceFolder:
             config=dict(self.config),
         )
         try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             return TraceFile(self.path / f"{name}{SUFFIX}", header, self.most_bytes)
         except FileExistsError:
             raise RequestError(f"there is a trace {name!r} already", param="name", code="trace_exists") from None
         except OSError as error:
-            raise RequestError(f"the trace cannot be written: {error.strerror}", param="name") from error
+            raise RequestError(f"the trace cannot be written to {self.path}: {error.strerror}", param="name") from error
 
 
 def trace_folder(deployment: Deployment, limits: ExecutorLimits) -> TraceFolder | None:

@@ -114,6 +114,16 @@ async def test_the_header_says_what_was_built_and_names_nothing_of_the_machine(
     assert limits == (NUM_PAGES, MAX_MODEL_LEN, DECODE_ROUNDS, 8)
 
 
+async def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
+    operations = OperationsConfig(traces=tmp_path / "not" / "yet")
+    engine = start_local_engine(dataclasses.replace(deployment(tmp_path), operations=operations), tiny_executor(), 0.0)
+    await engine.operate(StartTrace(name="first"))
+    await engine.operate(StopTrace())
+    await engine.close()
+    assert stat.S_IMODE((tmp_path / "not" / "yet").stat().st_mode) == 0o700
+    assert (tmp_path / "not" / "yet" / "first.wefttrace").is_file()
+
+
 async def test_a_full_file_ends_the_trace_and_stays_readable(tmp_path: Path) -> None:
     engine = start_local_engine(deployment(tmp_path, trace_bytes=3000), tiny_executor(), 0.0)
     await engine.operate(StartTrace(name="small"))
