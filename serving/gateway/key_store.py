@@ -4,7 +4,6 @@ A key has a secret, and for a while after a rotation the one before it. Each req
 that is revoked is refused from then on; write-ahead logging lets readers pass while a command writes.
 """
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
@@ -56,7 +55,8 @@ class KeyStore:
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            if not path.exists():
+                path.touch(0o600)
             self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
             _check_kind(self._db, path)  # before anything is done to a file that a slip of the pen may have named
             path.chmod(0o600)

@@ -139,11 +139,13 @@ class Ledger:
 def open_ledger(path: Path) -> sqlite3.Connection:
     """Raises ConfigError."""
     try:
+        if not path.exists():
+            path.touch(0o600)  # who asks how much is nobody else's to read
         database = sqlite3.connect(path, timeout=_BUSY_SECONDS)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute(_SCHEMA)
         database.execute(_INDEX)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise ConfigError(f"{path}: not a usage ledger: {error}", param="usage.ledger") from error
     return database
 

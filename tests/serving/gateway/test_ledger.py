@@ -70,6 +70,11 @@ def test_rows_that_wait_are_bounded_and_the_oldest_are_given_up_and_counted(
     assert len(dropped) == 2
 
 
+def test_a_new_file_is_its_owners_alone(tmp_path: Path) -> None:
+    Ledger(tmp_path / "usage.sqlite").close()
+    assert [path.stat().st_mode & 0o077 for path in tmp_path.iterdir()] == [0]
+
+
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("notes" * 1000)
     with pytest.raises(ConfigError, match="not a usage ledger"):

@@ -49,6 +49,11 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     made.queue.close()
 
 
+async def test_what_users_wrote_is_the_servers_alone(desk: Desk) -> None:
+    assert await desk.add("r")
+    assert {path.stat().st_mode & 0o077 for path in desk.folder.iterdir()} == {0}
+
+
 async def test_pages_hold_each_record_once_and_the_newest_comes_first(desk: Desk) -> None:
     for number in range(5):
         assert await desk.add(f"r{number}")
