@@ -64,6 +64,16 @@ def test_every_metric_named_is_exported(name: str, exported: set[str]) -> None:
     assert named - exported == set()
 
 
+def test_every_series_is_named_in_some_page(exported: set[str]) -> None:
+    """`_total` may be left out, and of the tiers' all but the end."""
+    docs = "\n".join(path.read_text() for path in (FOLDER.parents[1] / "docs").glob("*.md"))
+    series = {name for name in exported if not name.endswith(("_bucket", "_sum", "_created"))}
+    named = set(_METRIC.findall(docs))
+    named |= {f"weft_prefix_tier{end}" for end in re.findall(r"`(_[a-z_]+)`", docs)}
+    missing = {name for name in series if not {name, name.removesuffix("_total"), name.removesuffix("_count")} & named}
+    assert missing == set()
+
+
 def test_the_dashboard_is_the_one_that_its_table_makes() -> None:
     assert (FOLDER / "dashboard.json").read_text() == make_dashboard.text()
 
