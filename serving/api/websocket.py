@@ -101,6 +101,9 @@ class _Socket:
         try:
             async with asyncio.timeout(patience):
                 await self._websocket.send({"type": "websocket.send", "text": message.decode()})
+        except WebSocketDisconnect:
+            self._closed = True  # the other requests find it out by themselves
+            raise
         except TimeoutError:
             self._closed = True
             abort = self._websocket.scope["extensions"].get(ABORT_EXTENSION)

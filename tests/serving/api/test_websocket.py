@@ -140,6 +140,41 @@ async def test_a_request_that_is_cancelled_in_the_packet_that_asks_for_it_ends_t
         assert (await socket.until_end("a"))[-1]["type"] == "done"
 
 
+async def test_a_client_that_is_gone_is_no_failure_of_the_requests_that_find_it_out(
+    make_api: ApiMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = make_api(make_api.says("x"))
+    asks = [{"type": "chat.completions", "id": name, "body": chat_body()} for name in ("a", "b", "c")]
+    coming = [{"type": "websocket.connect"}, *({"type": "websocket.receive", "text": json.dumps(a)} for a in asks)]
+    told: list[str] = []
+
+    async def receive() -> Message:
+        if coming:
+            return coming.pop(0)
+        while len(told) < len(asks):  # their lines in the log
+            told[:] = [record.getMessage() for record in caplog.records if "request" in record.getMessage()]
+            await asyncio.sleep(0.01)
+        return {"type": "websocket.disconnect", "code": 1006}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "websocket.send":
+            raise OSError
+
+    headers = [(b"host", b"127.0.0.1:80")]
+    scope = {"type": "websocket", "http_version": "1.1", "path": "/v1/socket", "query_string": b""}
+    scope |= {
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+        "extensions": {},
+        "scheme": "ws",
+    }
+    async with asyncio.timeout(PATIENCE):
+        with caplog.at_level("INFO"):
+            await api.app(scope, receive, send)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_a_cancelled_request_ends_with_that_as_its_reason_and_frees_the_engine(make_api: ApiMaker) -> None:
     api, engine = gated(make_api)
     async with socket_to(api) as socket:
