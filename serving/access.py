@@ -168,8 +168,6 @@ def _faults(access: AccessConfig, has_authority: bool) -> Iterator[tuple[str, st
         yield "admission.capped_output_tokens", f"must be at least 1, not {admission.capped_output_tokens}"
     if access.limits.redis is not None and not access.limits.redis.startswith(("redis://", "rediss://", "unix://")):
         yield "limits.redis", "must begin with redis://, rediss:// or unix://"
-    if access.limits.redis is not None and "@" in access.limits.redis:
-        yield "limits.redis", "must hold no password: WEFT_REDIS_PASSWORD does"
     if access.limits.redis is None and access.limits.when_store_fails != LimitsConfig().when_store_fails:
         yield "limits.when_store_fails", "needs limits.redis too: what is counted in this process does not fail"
     if access.admin.only_metrics_here and access.admin.port is None:

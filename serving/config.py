@@ -43,6 +43,7 @@ from serving.settings.quality_watch import QualityWatchConfig, check_quality_wat
 from serving.settings.reasoning_switch import check_reasoning_switch
 from serving.settings.retrieval import RetrievalConfig, check_retrieval
 from serving.settings.routing import RoutingConfig, check_routing
+from serving.settings.secrets import check_no_passwords
 from serving.settings.semantic_cache import SemanticCacheConfig, check_semantic_cache
 from serving.settings.server import ServerConfig, check_server
 from serving.settings.speculation import SpeculationConfig, check_speculation
@@ -263,6 +264,19 @@ def _check_tables(deployment: Deployment, where: str) -> None:
         check_quality_watch(deployment.quality_watch, where)
     if deployment.events is not None:
         check_events(deployment.events, where)
+    check_no_passwords(_stores(deployment), where)
+
+
+def _stores(deployment: Deployment) -> dict[str, str | None]:
+    """Addresses of what others run, by their keys."""
+    events, retrieval = deployment.events, deployment.retrieval
+    return {
+        "limits.redis": deployment.limits.redis,
+        "streams.redis": deployment.streams.redis,
+        "conversations.url": deployment.conversations.url,
+        "events.redis": None if events is None else events.redis,
+        "retrieval.url": None if retrieval is None else retrieval.url,
+    }
 
 
 def _check_devices(deployment: Deployment, where: str) -> None:
