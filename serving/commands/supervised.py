@@ -45,8 +45,10 @@ def lifeline_of(args: argparse.Namespace) -> Reports:
 
 
 async def until_stopped(supervisor: Supervisor) -> int:
-    """Runs it until SIGTERM or SIGINT, a second of which kills. Returns the exit code."""
+    """Runs it until SIGTERM, SIGINT, or a SIGHUP that nohup does not keep away; a second one kills. Returns the exit
+    code."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    is_kept_away = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    for number in (signal.SIGTERM, signal.SIGINT, *(() if is_kept_away else (signal.SIGHUP,))):
         loop.add_signal_handler(number, supervisor.stop)
     return await supervisor.run()

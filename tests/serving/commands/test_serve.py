@@ -23,6 +23,7 @@ class ScriptedProcess:
     started: list[list[str]]
     code: int
     expected: int  # how many there will be
+    signal: int  # what ends the supervisor then
 
     def __init__(self) -> None:
         self.last_lines = ["the last words"]
@@ -40,7 +41,7 @@ class ScriptedProcess:
         on_line("hello")
         on_status(Status("ready", ready=True, url="http://here"))
         if len(cls.started) == cls.expected:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), cls.signal)
         return child
 
     async def wait(self) -> int:
@@ -56,7 +57,7 @@ class ScriptedProcess:
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedProcess]:
-    fresh = type("Fresh", (ScriptedProcess,), {"started": [], "code": 0, "expected": 2})
+    fresh = type("Fresh", (ScriptedProcess,), {"started": [], "code": 0, "expected": 2, "signal": signal.SIGTERM})
     monkeypatch.setattr(serve, "ChildProcess", fresh)
     return fresh
 
@@ -76,6 +77,24 @@ def test_both_processes_get_the_deployment_and_one_socket_and_sigterm_ends_them(
     shown = capsys.readouterr().err
     assert "ready at http://here" in shown
     assert "engine | hello" in shown
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_other_signals_end_it_in_order_too(processes: type[ScriptedProcess], tmp_path: Path, number: int) -> None:
+    processes.signal = number
+    assert main(["serve", "--model", str(tmp_path)]) == 0
+
+
+def test_a_server_under_nohup_outlives_its_terminal(
+    processes: type[ScriptedProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "signal", signal.SIGTERM)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert main(["serve", "--model", str(tmp_path)]) == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_each_further_model_has_an_engine_of_its_own_at_a_socket_of_its_own(
