@@ -176,7 +176,7 @@ class Timed:
         leaves, tree = jax.tree.flatten(state)
         self._weights = tuple(leaves)
         self.nbytes = sum(leaf.nbytes for leaf in leaves)
-        embedding = state["embedding"]["table"].get_value()
+        embedding = cast(Any, state)["embedding"]["table"].get_value()
         self.embedding_nbytes, self._vocab_size = embedding.nbytes, embedding.shape[0]
 
         def forward(weights: tuple[jax.Array, ...], ids: jax.Array) -> jax.Array:
