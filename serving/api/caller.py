@@ -18,6 +18,7 @@ class Caller:
     reply_fields: dict[str, str] = field(default_factory=dict)  # headers that the answer's head will have
     trace: RequestTrace = UNTRACED
     protocol: Protocol = "internal"  # that it came by, for the event log; internal: of this server's own
+    patience_seconds: float = 0.0  # so long it waits for a full engine, where others are refused
 
 
 def tenant_of(request: Request) -> str:

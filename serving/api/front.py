@@ -48,6 +48,7 @@ _PAGE_PATHS = ("/", "/admin", "/status")  # where a person comes with a browser,
 # What a path needs beside a name; INFERENCE where it is not here.
 _GRANTS = {"/metrics": Grant.ADMIN, "/status.json": Grant.ADMIN}
 _TRACED = "/v1/"
+_MESSAGES = "/v1/messages"
 _GENERATING: Mapping[str, Protocol] = {
     "/v1/chat/completions": "chat.completions",
     "/v1/completions": "completions",
@@ -203,6 +204,8 @@ class _Exchange:
             message.setdefault("headers", [])
             headers = MutableHeaders(scope=message)
             headers["x-request-id"] = self.request_id
+            if self._scope["path"].startswith(_MESSAGES):
+                headers["request-id"] = self.request_id  # as Anthropic's SDKs read it
             if self._echo is not None:
                 headers["x-client-request-id"] = self._echo
             if self.caller is not None:

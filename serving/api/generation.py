@@ -1,5 +1,6 @@
 """One client request's generations, from all its prompts: slots taken, prompts checked, streams merged and measured."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
@@ -27,6 +28,8 @@ from serving.orchestrator.moderation.judges.judge import Direction
 from serving.orchestrator.moderation.policy import REVIEW
 from serving.orchestrator.moderation.review_record import Subject
 from serving.sessions.logged_generation import LoggedEvent
+
+ROOM_LOOK_SECONDS = 0.5  # of those who wait for a full engine
 
 Deltas = AsyncGenerator[tuple[int, TextDelta], None]
 Events = AsyncGenerator[LoggedEvent, None]
@@ -129,8 +132,17 @@ class Generation:
         with recorded_request(service.events, self._caller, service.card.name, user) as self._told:
             self._choice = await chosen_model(service, self._requests, self._caller)
             self._service = self._choice.service
+            await self._wait_for_room()
             async with self._let_in():
                 yield
+
+    async def _wait_for_room(self) -> None:
+        """For whom nobody waits, as long as it has patience: the door decides afterwards, as for everybody."""
+        begun, gateway = time.monotonic(), self._service.gateway
+        while not gateway.has_room(self._caller.principal, self._requests[0].priority, model=self._service.card.name):
+            if gateway.is_draining or time.monotonic() - begun >= self._caller.patience_seconds:
+                return
+            await asyncio.sleep(ROOM_LOOK_SECONDS)
 
     @asynccontextmanager
     async def _let_in(self) -> AsyncIterator[None]:

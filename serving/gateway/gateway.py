@@ -117,6 +117,10 @@ class Gateway:
         """As this request would find the model's engine now. Raises ForbiddenError for a class above the tier's."""
         return self._queue_of(model).load(class_of(principal, wished))
 
+    def has_room(self, principal: Principal, wished: Priority | None, *, model: str) -> bool:
+        """Whether the model's engine would let this request knock now. Raises ForbiddenError."""
+        return self._queue_of(model).has_room(class_of(principal, wished))
+
     def _queue_of(self, model: str) -> EngineQueue:
         return self._queues.get(model, self._first)
 

@@ -102,6 +102,11 @@ class EngineQueue:
         is_over = wait > self._longest[priority]
         return Load(wait_seconds=wait, waiting=self._capacity.waiting, rung=rung, is_over=is_over)
 
+    def has_room(self, priority: Priority) -> bool:
+        """Whether `knock` raises nothing."""
+        rung, wait = self._see_load(), self._capacity.predict(priority)
+        return not self._sheds(priority, rung) and wait <= self._longest[priority]
+
     def knock(self, priority: Priority) -> None:
         """Raises OverloadedError where not even a request without a prompt would be let in."""
         self._check(priority, self._capacity.predict(priority))
@@ -145,7 +150,7 @@ class EngineQueue:
 
     def _check(self, priority: Priority, predicted: float) -> None:
         rung, longest, bound = self._see_load(), self._longest[priority], self._bounds[priority]
-        if priority is Priority.BATCH and rung >= Rung.SHED_BATCH:
+        if self._sheds(priority, rung):
             raise self._refusal("batch requests are refused while others wait", "batch_shed", predicted)
         if predicted > longest:
             raise self._refusal(
@@ -153,6 +158,9 @@ class EngineQueue:
                 "queue_too_long",
                 predicted - longest,
             )
+
+    def _sheds(self, priority: Priority, rung: Rung) -> bool:
+        return priority is Priority.BATCH and rung >= Rung.SHED_BATCH
 
     def _refusal(self, message: str, code: str, soonest: float) -> OverloadedError:
         retry_after = self._appointments.next(soonest, self._capacity.streams_per_second)

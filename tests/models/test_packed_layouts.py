@@ -23,7 +23,7 @@ IDS = np.arange(11) % 31
 
 
 def logits_of(directory: Path, layers: LayerForm = "list", **kwargs: Any) -> np.ndarray:
-    model, _, _ = load(directory, jnp.float32, layers=layers, **kwargs)
+    model: Any = load(directory, jnp.float32, layers=layers, **kwargs)[0]
     return dense_logits(model, IDS)
 
 

@@ -41,6 +41,8 @@ from serving.sessions.conversations.conversations import Conversations
 from serving.sessions.conversations.ids import RESPONSE, new_id, new_tree, tree_of
 from serving.sessions.conversations.records import Item
 
+BACKGROUND_PATIENCE_SECONDS = 600.0  # nobody waits for its first token
+
 logger = logging.getLogger(__name__)
 
 
@@ -66,6 +68,8 @@ class MadeResponse:
         self._service = service  # of the model that answers, once it is chosen
         self._turns = turns
         self._body = body
+        if body.background:
+            caller = replace(caller, patience_seconds=BACKGROUND_PATIENCE_SECONDS)
         self._caller = caller
         tree = tree_of(body.previous_response_id or body.conversation_id or "") or new_tree()
         self.id = new_id(RESPONSE, tree)

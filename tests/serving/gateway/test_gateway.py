@@ -289,6 +289,8 @@ async def test_overload_goes_up_the_ladder_and_comes_down_again(clock: Clock) ->
     with pytest.raises(OverloadedError):
         gateway.knock(who)
     gateway.knock(who, Priority.INTERACTIVE)  # goes before all that wait
+    wishes = (None, Priority.INTERACTIVE, Priority.BATCH)
+    assert [gateway.has_room(who, wish, model="") for wish in wishes] == [False, True, False]
     gateway.knock(who, wish_is_known=False)  # may wish for that
     with pytest.raises(OverloadedError):
         gateway.knock(principal(), wish_is_known=False)  # may not

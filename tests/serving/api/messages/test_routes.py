@@ -47,6 +47,16 @@ async def _prompt(api: Api, **fields: Any) -> str:
     return api.service.generator.detokenize(list(api.engine.requests[-1].prompt_token_ids))
 
 
+async def test_the_sdk_knows_the_id_of_a_request(make_api: ApiMaker) -> None:
+    async with _sdk(make_api(make_api.says("ok"))) as client:
+        raw = await client.messages.with_raw_response.create(model=MODEL, max_tokens=4, messages=[HI])
+        with pytest.raises(anthropic.BadRequestError) as refused:
+            await client.messages.create(model=MODEL, max_tokens=0, messages=[HI])
+    told: Any = raw.parse()
+    assert told._request_id == raw.headers["x-request-id"]
+    assert refused.value.request_id == refused.value.response.headers["x-request-id"]
+
+
 async def test_whole_and_streamed_answers_are_the_same(make_api: ApiMaker) -> None:
     async with _sdk(make_api(make_api.says("Grüß dich 😀", chunk=3, cached_tokens=4))) as client:
         whole = await client.messages.create(model=MODEL, max_tokens=400, messages=[HI], system="Be kind.")

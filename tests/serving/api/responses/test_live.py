@@ -34,6 +34,25 @@ async def test_it_is_queued_and_then_complete(make_api: ApiMaker) -> None:
     assert (await ask(api, "POST", f"/v1/responses/{queued['id']}/cancel"))["status"] == "completed"
 
 
+async def test_it_waits_for_a_full_engine_where_others_are_refused(
+    make_api: ApiMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, looks = make_api(make_api.says("Done.")), iter([False, False, False, True])
+    monkeypatch.setattr("serving.api.generation.ROOM_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(api.app.state.service.gateway, "has_room", lambda *_, **__: next(looks))
+    made = await create(api, background=True)
+    await until(api, made["id"], "completed")
+    assert list(looks) == []
+
+
+async def test_one_that_is_waited_for_does_not_wait_for_room(
+    make_api: ApiMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, looks = make_api(make_api.says("Done.")), iter([False])
+    monkeypatch.setattr(api.app.state.service.gateway, "has_room", lambda *_, **__: next(looks))
+    assert (await create(api))["status"] == "completed"
+
+
 async def test_its_events_are_read_from_any_on(make_api: ApiMaker) -> None:
     api = make_api(make_api.says("Some words", chunk=2))
     reply = await api.post("/v1/responses", {"model": MODEL, "input": "hi", "background": True, "stream": True})
