@@ -19,7 +19,10 @@ def tls_options(tls: TlsConfig | None) -> dict[str, Any]:
         return {}
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(tls.certificate, tls.key)
+        for path in (tls.certificate, tls.key, tls.client_authority):
+            if path is not None:
+                path.open("rb").close()  # its error names the file, OpenSSL's does not
+        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
         if tls.client_authority is not None:
             context.load_verify_locations(tls.client_authority)
     except (OSError, ssl.SSLError) as error:
@@ -32,6 +35,13 @@ def tls_options(tls: TlsConfig | None) -> dict[str, Any]:
         "ssl_ca_certs": None if tls.client_authority is None else str(tls.client_authority),
         "ssl_cert_reqs": ssl.CERT_NONE if tls.client_authority is None else ssl.CERT_REQUIRED,
     }
+
+
+def _no_password() -> str:
+    raise ConfigError(
+        "server.tls.key is encrypted: leave it without a password, readable to the server's user alone",
+        param="server.tls",
+    )
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:

@@ -128,3 +128,21 @@ def test_a_name_is_taken_only_where_there_is_one() -> None:
     assert common_name(None) is None
     assert common_name({"subject": ((("organizationName", "x"),), (("commonName", "a"),))}) == "a"
     assert common_name({"subject": ((("commonName", "a"),), (("commonName", "b"),))}) is None
+
+
+@pytest.mark.parametrize("missing", ["certificate", "key", "client_authority"])
+def test_a_file_that_is_not_there_is_named(authority: Authority, tmp_path: Path, missing: str) -> None:
+    certificate, key = authority.issue("server")
+    files = {"certificate": certificate, "key": key, "client_authority": authority.path}
+    with pytest.raises(ConfigError, match=r"gone\.pem"):
+        tls_options(TlsConfig(**files | {missing: tmp_path / "gone.pem"}))
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(authority: Authority, tmp_path: Path) -> None:
+    certificate, key = authority.issue("server")
+    secret = serialization.load_pem_private_key(key.read_bytes(), None)
+    locked = tmp_path / "locked.key"
+    how = serialization.BestAvailableEncryption(b"opensesame")
+    locked.write_bytes(secret.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how))
+    with pytest.raises(ConfigError, match="key is encrypted"):
+        tls_options(TlsConfig(certificate=certificate, key=locked))
