@@ -52,7 +52,7 @@ async def test_the_sdk_knows_the_id_of_a_request(make_api: ApiMaker) -> None:
         raw = await client.messages.with_raw_response.create(model=MODEL, max_tokens=4, messages=[HI])
         with pytest.raises(anthropic.BadRequestError) as refused:
             await client.messages.create(model=MODEL, max_tokens=0, messages=[HI])
-    told: Any = raw.parse()
+    told: Any = await raw.parse()
     assert told._request_id == raw.headers["x-request-id"]
     assert refused.value.request_id == refused.value.response.headers["x-request-id"]
 
