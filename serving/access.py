@@ -111,7 +111,7 @@ class AdmissionConfig:
     interactive_seconds: float = 5.0
     standard_seconds: float = 15.0
     batch_seconds: float = 120.0
-    shed_batch_at: float = 0.5  # load, 1 being the standard class's whole bound
+    shed_batch_at: float = 0.5  # load, 1 being the longest wait with which a standard request is let in
     cap_output_at: float = 0.75
     fallback_at: float = 0.9  # of a model that has one to fall back to
     capped_output_tokens: int = 256
