@@ -1,5 +1,6 @@
 """The command line: what it takes, what it refuses, and how it ends."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from serving.cli import EXIT_FAILED, EXIT_INTERRUPTED, main
 from serving.errors import RequestError
+from serving.gateway.ledger import open_ledger
 from serving.supervisor import EXIT_SETUP
 
 
@@ -90,3 +92,13 @@ def test_the_api_process_loads_no_jax() -> None:
     code = "import sys, serving.cli as c; c.build_parser('api'); import serving.app; print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_reader_that_has_enough_is_no_failure_to_tell_of(tmp_path: Path) -> None:
+    open_ledger(tmp_path / "usage.sqlite").close()
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "serving", "usage", "--ledger", str(tmp_path / "usage.sqlite")]
+    with open(writer, "wb") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
