@@ -14,6 +14,7 @@ from uvicorn.lifespan.on import LifespanOn
 
 from serving.api.accept_queue import AcceptQueue
 from serving.api.bounded_protocol import BoundedHttpProtocol
+from serving.api.certificate_files import CertificateFiles, keep_renewed
 from serving.api.drain import Drain
 from serving.api.service import Service
 from serving.api.socket_protocol import DrainingSocketProtocol
@@ -47,12 +48,15 @@ class ApiServer(uvicorn.Server):
         config: uvicorn.Config,
         drain: Drain,
         queue: AcceptQueue,
+        certificate: CertificateFiles | None = None,
         beside: Sequence[Listener] = (),
         on_start: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
         self._drain = drain
         self._queue = queue
+        self._certificate = certificate
+        self._renewing: asyncio.Task[None] | None = None
         self._beside = beside
         self._more: list[socket.socket] = []  # descriptors of what listens
         self._on_start = on_start
@@ -93,10 +97,14 @@ class ApiServer(uvicorn.Server):
             await listener.start()
         self._more = [each.dup() for each in sockets or () for _ in range(DESCRIPTORS - 1)]
         await super().startup(None if sockets is None else [*sockets, *self._more])
+        if self._certificate is not None and self.config.ssl is not None:
+            self._renewing = asyncio.create_task(keep_renewed(self.config.ssl, self._certificate))
         if self._on_start is not None:
             self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
         patience = self.config.timeout_graceful_shutdown or 0
         stopping = self._stop_beside(patience)
         self.lifespan = cast(LifespanOn, _LifespanAfter(stopping, self.lifespan))
@@ -148,4 +156,5 @@ def api_server(
         timeout_graceful_shutdown=round(drain_seconds),
         **tls_options(tls),
     )
-    return ApiServer(config, drain, queue, beside, on_start)
+    certificate = None if tls is None else CertificateFiles(tls)
+    return ApiServer(config, drain, queue, certificate, beside, on_start)

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
+from serving.api.certificate_files import load_chain
 from serving.errors import ConfigError
 from serving.settings.server import TlsConfig
 
@@ -22,10 +23,10 @@ def tls_options(tls: TlsConfig | None) -> dict[str, Any]:
         for path in (tls.certificate, tls.key, tls.client_authority):
             if path is not None:
                 path.open("rb").close()  # its error names the file, OpenSSL's does not
-        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+        load_chain(context, tls.certificate, tls.key)
         if tls.client_authority is not None:
             context.load_verify_locations(tls.client_authority)
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:  # OpenSSL's too
         raise ConfigError(
             f"server.tls: the certificate, its key or the authority cannot be used: {error}", param="server.tls"
         ) from error
@@ -35,13 +36,6 @@ def tls_options(tls: TlsConfig | None) -> dict[str, Any]:
         "ssl_ca_certs": None if tls.client_authority is None else str(tls.client_authority),
         "ssl_cert_reqs": ssl.CERT_NONE if tls.client_authority is None else ssl.CERT_REQUIRED,
     }
-
-
-def _no_password() -> str:
-    raise ConfigError(
-        "server.tls.key is encrypted: leave it without a password, readable to the server's user alone",
-        param="server.tls",
-    )
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:

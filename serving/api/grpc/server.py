@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
+from serving.api.certificate_files import CertificateFiles, Pair
 from serving.api.grpc.front import MOST_CALLS, GrpcFront
 from serving.api.grpc.generation_calls import GenerationCalls
 from serving.api.grpc.health import Health
@@ -99,12 +100,20 @@ class GrpcServer:
 
 
 def _credentials(tls: TlsConfig) -> grpc.ServerCredentials:
+    """Asked for the newest certificate at each handshake. Raises OSError."""
     authority = None if tls.client_authority is None else tls.client_authority.read_bytes()
-    return grpc.ssl_server_credentials(
-        [(tls.key.read_bytes(), tls.certificate.read_bytes())],
-        root_certificates=authority,
-        require_client_auth=authority is not None,
-    )
+    files = CertificateFiles(tls)
+
+    def configured(pair: Pair) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)], authority)
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        pair = files.renewed()
+        return None if pair is None else configured(pair)
+
+    now = configured(Pair(tls.certificate.read_bytes(), tls.key.read_bytes()))
+    fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], renewed)  # the stubs forget that it may be None
+    return grpc.dynamic_ssl_server_credentials(now, fetch, require_client_authentication=authority is not None)
 
 
 def _options(max_message_bytes: int) -> list[tuple[str, int]]:
