@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -12,10 +13,13 @@ from starlette.applications import Starlette
 
 from serving.api.bounded_protocol import BoundedHttpProtocol
 from serving.errors import SetupError
+from serving.observability.logs import log_event
 from serving.observability.metrics import Metrics
 
 _GRACE_SECONDS = 5  # its requests are short
 _BACKLOG = 64
+
+logger = logging.getLogger(__name__)
 
 
 class _Server(uvicorn.Server):
@@ -56,6 +60,7 @@ class AdminListener:
             ) from error
         self.port = listener.getsockname()[1]
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        log_event(logger, "listening", protocol="HTTP for administration", port=self.port)
 
     async def stop(self, patience: float) -> None:
         """What runs here is short, so that no patience is needed."""

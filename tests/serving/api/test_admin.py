@@ -1,4 +1,5 @@
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,14 @@ async def test_tenants_are_listed_with_their_tiers(office: Office) -> None:
     assert found["tiers"]["gold"]["concurrency"] == 3
 
 
-async def test_it_listens_on_a_port_of_its_own_from_start_to_stop(office: Office) -> None:
+async def test_it_listens_on_a_port_of_its_own_from_start_to_stop(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
     listener = AdminListener(office.app, office.api.service.metrics, "127.0.0.1", 0)
-    await listener.start()
+    with caplog.at_level(logging.INFO):
+        await listener.start()
+    (told,) = (record for record in caplog.records if record.getMessage() == "listening")
+    assert vars(told)["fields"]["port"] == listener.port
     url = f"http://127.0.0.1:{listener.port}"
     async with httpx.AsyncClient(timeout=120) as client:
         assert (await client.get(f"{url}/admin/status")).status_code == 401
