@@ -94,7 +94,8 @@ async def test_an_add_that_is_cut_off_leaves_nothing_and_can_be_done_again(
         await db.execute("SELECT FROM weft_documents WHERE store = 'vs_a' FOR UPDATE")
         adding = asyncio.create_task(index.add("vs_a", "f", 1, [second, third]))
         while (found := await db.fetchval(blocked)) is None:
-            await asyncio.sleep(0)
+            assert not adding.done(), "it did not wait for the lock"
+            await db.execute("SELECT pg_stat_clear_snapshot()")  # a transaction sees who is there once, and keeps that
         await db.execute("SELECT pg_terminate_backend($1)", found)
         with pytest.raises(IndexUnavailableError):
             await adding
