@@ -4,6 +4,7 @@
     Greet                                ->
                                          <-    its epoch: random, new with each leader process
     Follow: process, nonce, proof        ->    refused where the proof is not of this token and this epoch
+                                         <-    Seated: at once
     Hello: what runs here                ->    refused where it is not what the leader runs
                                          <-    Begin: where JAX's own coordinator listens; all hosts are here
     Loaded: what came of loading         ->
@@ -34,6 +35,10 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """What must be the same on all hosts, by name."""
 
     runs: dict[str, str]
+
+
+class Seated(msgspec.Struct, frozen=True, tag="seated"):
+    """The leader knows of this follower, which may wait for the other hosts as long as it takes."""
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
@@ -67,7 +72,7 @@ class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
 
 
 FromFollower = Hello | Loaded
-FromLeader = Begin | PlanChange | Masks | Goodbye
+FromLeader = Seated | Begin | PlanChange | Masks | Goodbye
 
 encode = msgspec.msgpack.Encoder().encode
 decode_from_follower = msgspec.msgpack.Decoder(FromFollower).decode

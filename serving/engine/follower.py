@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from serving.engine import cluster_wire
-from serving.engine.cluster_wire import Begin, FromLeader, Goodbye, Hello, Keys, Loaded, Masks, Seal
+from serving.engine.cluster_wire import Begin, FromLeader, Goodbye, Hello, Keys, Loaded, Masks, Seal, Seated
 from serving.engine.engine import Pending, SizedExecutor, StepExecutor
 from serving.engine.leader import KEEPALIVE_SECONDS
 from serving.engine.plan import StepPlan
@@ -26,6 +26,7 @@ from serving.errors import EngineError, SetupError, WeftError
 
 _AGAIN_SECONDS = 0.5
 _GREET_SECONDS = 10.0
+_SEAT_SECONDS = 10.0
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
 
 
@@ -40,6 +41,7 @@ class Membership:
         self._seal = Seal(keys.of_leader)
         self._outgoing = outgoing
         self._arrived: queue.SimpleQueue[FromLeader] = queue.SimpleQueue()
+        self._take_seat()
         self.runtime = self._begin()
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
@@ -62,18 +64,31 @@ class Membership:
                     yield receiver.plan(message)
                 case Masks():
                     yield message.array()
-                case Begin():
+                case Seated() | Begin():
                     raise EngineError("the leader began twice", code="plans_differ")
 
     def leave(self) -> None:
         self._outgoing.put(None)
         self._channel.close()
 
+    def _take_seat(self) -> None:
+        """A call that meets a leader just as it ends may never be answered, over a connection that lives: so it waits
+        for an answer only so long. Raises grpc.RpcError."""
+        timer = threading.Timer(_SEAT_SECONDS, self._stream.cancel)
+        timer.daemon = True
+        timer.start()
+        try:
+            message = self._next()
+        finally:
+            timer.cancel()
+        if not isinstance(message, Seated):
+            raise EngineError(f"the leader began with {type(message).__name__}", code="plans_differ")
+
     def _begin(self) -> str:
         """Raises grpc.RpcError where the leader refuses, or ends first."""
         message = self._next()
         if not isinstance(message, Begin):
-            raise EngineError(f"the leader began with {type(message).__name__}", code="plans_differ")
+            raise EngineError(f"the leader went on with {type(message).__name__}", code="plans_differ")
         return message.runtime
 
     def _next(self) -> FromLeader:

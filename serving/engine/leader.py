@@ -27,7 +27,7 @@ import numpy as np
 
 from serving.engine import cluster_wire
 from serving.engine.cluster import differences
-from serving.engine.cluster_wire import Begin, Goodbye, Hello, Keys, Loaded, Masks, Seal
+from serving.engine.cluster_wire import Begin, Goodbye, Hello, Keys, Loaded, Masks, Seal, Seated
 from serving.engine.engine import Pending, PendingGuesses, SizedExecutor
 from serving.engine.limits import ExecutorLimits
 from serving.engine.plan import StepPlan, StepResult
@@ -174,6 +174,7 @@ class Leader:
         listening = (follower, messages, Seal(keys[1].of_follower), context)
         threading.Thread(target=self._listen, args=listening, name="from-follower", daemon=True).start()
         seal = Seal(keys[1].of_leader)
+        yield seal.close(cluster_wire.encode(Seated()))
         while (message := follower.outgoing.get()) is not None:
             yield seal.close(message)
 

@@ -186,6 +186,28 @@ def test_a_second_follower_of_the_same_number_waits_for_the_next_replica() -> No
     second.close()
 
 
+def test_a_call_that_a_leader_never_answers_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    follow, calls = Leader._follow, []
+
+    def unanswered_at_first(
+        leader: Leader, messages: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        calls.append(context)
+        if len(calls) == 1:
+            gone = threading.Event()
+            context.add_callback(gone.set)
+            gone.wait(PATIENCE)
+            return
+        yield from follow(leader, messages, context)
+
+    monkeypatch.setattr(Leader, "_follow", unanswered_at_first)
+    monkeypatch.setattr("serving.engine.follower._SEAT_SECONDS", 1.0)
+    replica = Replica(processes=2)
+    replica.joined(1)
+    assert len(calls) > 1
+    replica.close()
+
+
 @pytest.mark.parametrize(
     ("process", "runs", "message"),
     [
