@@ -24,7 +24,7 @@ from serving.errors import ConfigError, EngineUnavailableError, SetupError
 from tests.models import tiny_checkpoint
 from tests.serving.engine.test_plan_wire import history
 
-PATIENCE = 300.0  # seconds; only a broken test waits that long
+PATIENCE = 120.0  # seconds; only a broken test waits that long
 TOKEN = b"a secret of this test"
 RUNS = {"weft": "1", "jax": "2"}
 LIMITS = ExecutorLimits(max_num_seqs=4, max_model_len=64, page_size=4, num_pages=500, token_buckets=(32,))
