@@ -106,7 +106,10 @@ FEATURES = (
     ),
     Feature(
         name="disk tier",
-        apply=lambda setting: replace(setting, warm=True, tiers="disk"),
+        # Beside the host tier it is streams that are preempted whose pages host memory has.
+        apply=lambda setting: replace(
+            setting, warm=True, tiers="disk", pages=FEW if setting.tiers == "host" else setting.pages
+        ),
         decides_tokens=False,
         at_work=_came_from("disk"),
     ),
