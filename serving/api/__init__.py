@@ -2,7 +2,7 @@
 
     http              build_app: which path goes where          server            api_server: the socket, its limits
     front             request ids, errors, the log line         bounded_protocol  limits on headers
-    gate              names and origins that may ask            accept_queue, unread  what waits in the kernel
+    gate              names and origins that may ask            kernel_facts      accept_queue, unread: what waits
     tls               whose certificate was shown               certificate_files  the server's own, renewed
     text_routes       chat and text completions                 token_routes      tokenize, detokenize, models
     health            liveness, readiness, metrics              page              the chat page

@@ -138,9 +138,10 @@ class Generation:
 
     async def _wait_for_room(self) -> None:
         """For whom nobody waits, as long as it has patience: the door decides afterwards, as for everybody."""
-        begun, gateway = time.monotonic(), self._service.gateway
-        while not gateway.has_room(self._caller.principal, self._requests[0].priority, model=self._service.card.name):
-            if gateway.is_draining or time.monotonic() - begun >= self._caller.patience_seconds:
+        gateway, wish, base = self._service.gateway, self._requests[0].priority, self._service.card.name
+        end = time.monotonic() + self._caller.patience_seconds
+        while time.monotonic() < end and not gateway.is_draining:  # whoever has no patience costs no look
+            if gateway.has_room(self._caller.principal, wish, model=base):
                 return
             await asyncio.sleep(ROOM_LOOK_SECONDS)
 

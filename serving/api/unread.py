@@ -2,21 +2,16 @@
 sees that."""
 
 import asyncio
-import socket
-import struct
 
-# As Linux has it: milliseconds since the newest data came, also on a connection that was not accepted yet.
-_TCP_INFO = getattr(socket, "TCP_INFO", None) if hasattr(socket, "SO_PEERCRED") else None
-_SINCE_DATA = struct.Struct("52xI")
+from serving.api.kernel_facts import SINCE_DATA
 
 
 def unread_seconds(transport: asyncio.BaseTransport) -> float:
     """Of what is being read just now; 0 where it cannot be known: on a Unix socket, elsewhere than on Linux."""
     connection = transport.get_extra_info("socket")
-    if _TCP_INFO is None or connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+    if connection is None:
         return 0.0
     try:
-        told = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _SINCE_DATA.size)
+        return (SINCE_DATA.of(connection) or 0) / 1000
     except OSError:  # the connection is gone already, and whoever reads from it will see that
         return 0.0
-    return _SINCE_DATA.unpack(told)[0] / 1000

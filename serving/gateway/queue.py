@@ -104,8 +104,8 @@ class EngineQueue:
 
     def has_room(self, priority: Priority) -> bool:
         """Whether `knock` raises nothing."""
-        rung, wait = self._see_load(), self._capacity.predict(priority)
-        return not self._sheds(priority, rung) and wait <= self._longest[priority]
+        load = self.load(priority)
+        return not (load.is_over or self._sheds(priority, load.rung))
 
     def knock(self, priority: Priority) -> None:
         """Raises OverloadedError where not even a request without a prompt would be let in."""

@@ -51,6 +51,7 @@ async def test_one_that_is_waited_for_does_not_wait_for_room(
     api, looks = make_api(make_api.says("Done.")), iter([False])
     monkeypatch.setattr(api.app.state.service.gateway, "has_room", lambda *_, **__: next(looks))
     assert (await create(api))["status"] == "completed"
+    assert list(looks) == [False]  # nor does it cost a look
 
 
 async def test_its_events_are_read_from_any_on(make_api: ApiMaker) -> None:
