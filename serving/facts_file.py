@@ -1,7 +1,8 @@
-"""One SQLite file, used from threads, and by several processes of one machine."""
+"""One SQLite file, used from threads and by several processes of one machine; and what all such files share."""
 
 import asyncio
 import fcntl
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -35,15 +36,8 @@ class FactsFile:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All of the block or nothing."""
-        with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-            except BaseException:
-                if self._connection.in_transaction:  # a full disk has ended it
-                    self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+        with self._lock, transaction(self._connection) as connection:
+            yield connection
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """`work` in one transaction, on a thread. Raises OverloadedError where the disk does not do it."""
@@ -66,6 +60,25 @@ class FactsFile:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+def make_private(path: Path) -> None:
+    """An empty file for its owner alone, where there is none: SQLite would let others read it. Raises OSError."""
+    if not path.exists():
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
+    """All of the block or nothing, of a connection that begins none by itself."""
+    connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk has ended it
+            connection.execute("ROLLBACK")
+        raise
 
 
 def prepare(connection: sqlite3.Connection, schema: str) -> None:

@@ -8,7 +8,6 @@ The file is readable by its owner alone.
 """
 
 import json
-import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from serving.errors import ConfigError
-from serving.facts_file import prepare, purge
+from serving.facts_file import make_private, prepare, purge
 
 BUSY_SECONDS = 5.0  # how long another process may hold the file
 _TRIMMED_AT_ONCE = 200
@@ -180,7 +179,7 @@ class Outbox:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        make_private(self.path)
         with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as database:
             prepare(database, _SCHEMA)
             yield database

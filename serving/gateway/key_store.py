@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.errors import ConfigError, NotFoundError
+from serving.facts_file import make_private
 from serving.gateway.api_key import ApiKey, hash_secret, new_key, new_secret, same_hash
 from serving.gateway.principal import Scope
 
@@ -55,8 +56,7 @@ class KeyStore:
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
         try:
-            if not path.exists():
-                path.touch(0o600)
+            make_private(path)
             self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
             _check_kind(self._db, path)  # before anything is done to a file that a slip of the pen may have named
             path.chmod(0o600)

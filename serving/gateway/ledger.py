@@ -17,6 +17,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from serving.errors import ConfigError
+from serving.facts_file import make_private
 from serving.observability.logs import log_event
 
 WRITE_EVERY_SECONDS = 1.0
@@ -139,8 +140,7 @@ class Ledger:
 def open_ledger(path: Path) -> sqlite3.Connection:
     """Raises ConfigError."""
     try:
-        if not path.exists():
-            path.touch(0o600)  # who asks how much is nobody else's to read
+        make_private(path)  # who asks how much is nobody else's to read
         database = sqlite3.connect(path, timeout=_BUSY_SECONDS)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute(_SCHEMA)

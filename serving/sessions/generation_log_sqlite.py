@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.errors import ConfigError, StreamLogError
-from serving.facts_file import prepare, purge, without_cursor
+from serving.facts_file import make_private, prepare, purge, without_cursor
 from serving.sessions.generation_log import LOG_FULL, LOG_UNAVAILABLE, LogLimits, NotHeldError, Page, Signals
 
 BUSY_SECONDS = 5.0  # how long another process may hold the file
@@ -86,7 +86,7 @@ class SqliteGenerationLog:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._holders.mkdir(mode=0o700, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            make_private(path)
             self._life = _lock(self._holders / self._holder, create=True)
             self._connect().close()
         except (OSError, sqlite3.Error) as error:

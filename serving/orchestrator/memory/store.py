@@ -1,7 +1,6 @@
 """The entries of all memories in one SQLite file. One thread holds the connection."""
 
 import asyncio
-import os
 import re
 import sqlite3
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from serving.errors import ConfigError, ConversationStoreError
-from serving.facts_file import prepare, purge, without_cursor
+from serving.facts_file import make_private, prepare, purge, transaction, without_cursor
 from serving.orchestrator.memory.entries import Entry, Exchange, Person
 
 _BUSY_SECONDS = 5.0
@@ -46,7 +45,7 @@ class MemoryStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="memory")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            make_private(path)
             self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False, isolation_level=None)
             prepare(self._db, _SCHEMA)
         except (OSError, sqlite3.Error) as error:
@@ -167,15 +166,8 @@ class MemoryStore:
         """Raises ConversationStoreError where the file cannot be used now."""
 
         def committed() -> T:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                done = without_cursor(work(self._db))
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # a full disk has ended it
-                    self._db.execute("ROLLBACK")
-                raise
-            return done
+            with transaction(self._db):
+                return without_cursor(work(self._db))
 
         return await self._on_thread(committed)
 

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from serving.errors import ConfigError, NotFoundError, OverloadedError
-from serving.facts_file import add_column, on_disk, prepare, purge
+from serving.facts_file import add_column, make_private, on_disk, prepare, purge
 from serving.observability.logs import log_event, log_failure
 from serving.orchestrator.moderation.judges.judge import Direction, Finding
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
@@ -69,8 +69,7 @@ class ReviewQueue:
         self._has_remains = False  # of records that were dropped, on the disk
         self._lock = Lock()
         try:
-            if not path.exists():
-                path.touch(0o600)  # it holds what users wrote
+            make_private(path)  # it holds what users wrote
             self._database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
             prepare(self._database, _SCHEMA)
             _complete(self._database)

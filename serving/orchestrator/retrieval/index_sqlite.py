@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from serving.errors import ConfigError
+from serving.facts_file import transaction
 from serving.orchestrator.retrieval.chunks import Chunk
 from serving.orchestrator.retrieval.document import Document
 from serving.orchestrator.retrieval.index import DocumentGoneError, Held, IndexUnavailableError
@@ -247,14 +248,8 @@ class SqliteIndex:
         ):
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA secure_delete = ON")  # what was removed does not stay in free pages
-            connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-            try:
+            with transaction(connection, writes=writes):
                 yield connection
-            except BaseException:
-                if connection.in_transaction:  # a full disk has ended it
-                    connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
 
 
 @contextmanager

@@ -4,7 +4,6 @@ One thread holds the connection. The file is readable by its owner alone; a comm
 """
 
 import asyncio
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.errors import ConfigError, ConversationStoreError
-from serving.facts_file import prepare, purge, without_cursor
+from serving.facts_file import make_private, prepare, purge, transaction, without_cursor
 from serving.sessions.conversations.quota import UNBOUNDED, Quota, Size
 from serving.sessions.conversations.records import Owner
 from serving.sessions.conversations.store import Edit, Key, NoTreeError, Rows
@@ -65,7 +64,7 @@ class SqliteConversationStore:
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+                make_private(path)
             self._db = self._connect()
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"conversations at {path} cannot be kept: {error}", param="conversations.path") from error
@@ -172,17 +171,8 @@ class SqliteConversationStore:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work)
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        db = self._db
-        with _used():
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                outcome = without_cursor(work(db))
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
-            return outcome
+        with _used(), transaction(self._db) as db:
+            return without_cursor(work(db))
 
     def _purge(self) -> None:
         with _used():
