@@ -1,6 +1,7 @@
 """The phases of the demo model, each resumable: data and tokenizer, training, the draft, evaluation, export."""
 
 import argparse
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ MODEL = {"d": 256, "layers": 4, "heads": 4, "kv_heads": 2, "ff": 704}
 DRAFT = {"d": 128, "layers": 3, "heads": 2, "kv_heads": 1, "ff": 384}
 RATE, DRAFT_RATE = 5e-3, 8e-3
 DRAFT_SHARE = 0.2
+FOLDERS = {"main": "demo", "draft": "demo-draft"}  # of the exported checkpoints
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Workshop:
     items: int
     checkpoints: Path
     anew: bool
+    begin: Path | None
+    warmth: float
 
     @property
     def pieces(self) -> Path:
@@ -34,6 +38,9 @@ class Workshop:
 
     def tokenizer(self) -> None:
         if self.pieces.exists():
+            return
+        if self.begin:
+            shutil.copyfile(self.begin / FOLDERS["main"] / "tokenizer.model", self.pieces)
             return
         corpus = self.work / "corpus.txt"
         tokenizer.write_corpus(corpus, dialogues=20_000, seed=7)
@@ -51,11 +58,12 @@ class Workshop:
             config, peak, minutes = ModelConfig(vocabulary, **DRAFT), DRAFT_RATE, self.minutes * DRAFT_SHARE
         else:
             config, peak, minutes = ModelConfig(vocabulary, **MODEL), RATE, self.minutes * (1 - DRAFT_SHARE)
-        return Trainer(config, self.work / name, peak, minutes * 60)
+        return Trainer(config, self.work / name, self.warmth * peak, minutes * 60)
 
     def train(self, name: str = "main") -> None:
         trainer = self.trainer(name)
-        trainer.restore(restart_clock=self.anew)
+        if not trainer.restore(restart_clock=self.anew) and self.begin:
+            trainer.begin(*export.from_hub(self.begin / FOLDERS[name]))
         trainer.run([Stage(self.work / f"rows_{length}", length, until) for length, _, _, until in ROWS])
 
     def draft(self) -> None:
@@ -79,7 +87,7 @@ class Workshop:
             print(f"draft agreement {evaluate.agreement(judge, self.judge('draft'), self.items, seed=3):.3f}")
 
     def export(self) -> None:
-        for name, folder in (("main", "demo"), ("draft", "demo-draft")):
+        for name, folder in FOLDERS.items():
             if (self.work / name).exists():
                 judge = self.judge(name)
                 size = export.export(judge.config, judge.params, self.pieces, self.checkpoints / folder)
@@ -95,9 +103,11 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=60, help="held-out items a skill in the evaluation")
     parser.add_argument("--checkpoints", type=Path, default=Path("configs/checkpoints"), help="where export writes")
     parser.add_argument("--anew", action="store_true", help="train on from the weights there are, by a new schedule")
+    parser.add_argument("--begin", type=Path, help="a folder as export writes: its tokenizer and weights to begin with")
+    parser.add_argument("--warmth", type=float, default=1.0, help="share of the peak rate; less for a short run on")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    workshop = Workshop(args.work, args.minutes, args.processes, args.items, args.checkpoints, args.anew)
+    workshop = Workshop(**{name: value for name, value in vars(args).items() if name != "phase"})
     for phase in PHASES if args.phase == "all" else (args.phase,):
         getattr(workshop, phase)()
 

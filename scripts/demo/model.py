@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jax.experimental.layout import Layout, with_layout_constraint
 
 Params = dict[str, Array]
 QUERY_BLOCK = 128
@@ -59,19 +60,28 @@ def initial(config: ModelConfig, seed: int) -> Params:
 
 @jax.custom_vjp
 def dot(x: Array, w: Array) -> Array:
-    """x [N, I] times w [I, O] in bfloat16 with float32 sums, in the backward pass too: twice as fast on a CPU."""
-    return jnp.dot(x.astype(jnp.bfloat16), w.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+    """x [..., N, I] times w [..., I, O] in bfloat16 with float32 sums, backward too: twice as fast on a CPU."""
+    return _dot(x.astype(jnp.bfloat16), w.astype(jnp.bfloat16))
+
+
+def _dot(x: Array, w: Array) -> Array:
+    return jnp.matmul(x, w, preferred_element_type=jnp.float32)
+
+
+def _written_out(x: Array) -> Array:
+    """x as it is indexed, row by row: XLA:CPU computes a product with a transposed view in float32, or not at all."""
+    return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
 
 def _dot_forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
     x, w = x.astype(jnp.bfloat16), w.astype(jnp.bfloat16)
-    return jnp.dot(x, w, preferred_element_type=jnp.float32), (x, w)
+    return _dot(x, w), (x, w)
 
 
 def _dot_backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
     x, w = saved
     g = g.astype(jnp.bfloat16)
-    return jnp.dot(g, w.T, preferred_element_type=jnp.float32), jnp.dot(x.T, g, preferred_element_type=jnp.float32)
+    return _dot(g, _written_out(w.mT)), _written_out(_dot(_written_out(x.mT), g))
 
 
 dot.defvjp(_dot_forward, _dot_backward)
@@ -126,13 +136,18 @@ class DemoLlama(nnx.Module):
         h, k, c = self.config.heads, self.config.kv_heads, self.config.head_dim
         fused = fused.reshape(b, t, h + 2 * k, c)
         q = rotate(fused[:, :, :h], positions, self.config.theta).reshape(b, t, k, h // k, c) * c**-0.5
-        key, value = rotate(fused[:, :, h : h + k], positions, self.config.theta), fused[:, :, h + k :]
+        q = q.transpose(0, 2, 3, 1, 4)  # [B, K, G, T, C]
+        key = rotate(fused[:, :, h : h + k], positions, self.config.theta).transpose(0, 2, 3, 1)  # [B, K, C, T]
+        value = fused[:, :, h + k :].transpose(0, 2, 1, 3)  # [B, K, T, C]
         blocks = []
         for start in range(0, t, QUERY_BLOCK):  # a block of queries sees only the keys up to its end
             end = min(t, start + QUERY_BLOCK)
+            rows = h // k * (end - start)
             seen = segments[:, start:end, None] == segments[:, None, :end]
             seen &= jnp.arange(start, end)[:, None] >= jnp.arange(end)
-            scores = jnp.einsum("btkgc,bskc->bkgts", q[:, start:end], key[:, :end])
-            weights = jax.nn.softmax(jnp.where(seen[:, None, None], scores, -1e30), axis=-1)
-            blocks.append(jnp.einsum("bkgts,bskc->btkgc", weights, value[:, :end]))
-        return jnp.concatenate(blocks, axis=1).reshape(b * t, h * c)
+            scores = dot(q[:, :, :, start:end].reshape(b, k, rows, c), key[..., :end])
+            scores = jnp.where(seen[:, None, None], scores.reshape(b, k, h // k, end - start, end), -1e30)
+            weights = jax.nn.softmax(scores, axis=-1).reshape(b, k, rows, end)
+            blocks.append(dot(weights, value[:, :, :end]).reshape(b, k, h // k, end - start, c))
+        attended = jnp.concatenate(blocks, axis=3)  # [B, K, G, T, C]
+        return attended.transpose(0, 3, 1, 2, 4).reshape(b * t, h * c)

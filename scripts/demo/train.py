@@ -105,6 +105,12 @@ class Trainer:
         self.progress = Progress(int(step), 0.0 if restart_clock else float(seconds), int(tokens))
         return True
 
+    def begin(self, config: ModelConfig, params: Params) -> None:
+        """Starts from the weights of another training. Raises ValueError where they have another shape."""
+        if config != self.config:
+            raise ValueError(f"the weights to begin with are those of {config}, not of {self.config}")
+        self.params = params
+
     def save(self) -> None:
         path = self.folder / f"step_{self.progress.step:08}"
         if path.exists():

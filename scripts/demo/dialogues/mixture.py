@@ -41,21 +41,21 @@ SKILLS: dict[str, list[tuple[float, Maker]]] = {
     "remote tools": remote_tools.MAKERS,
 }
 WEIGHTS = {
-    "weft": 14.0,
+    "weft": 12.0,
     "small talk": 3.0,
     "off ground": 4.0,
     "facts": 14.0,
-    "arithmetic": 18.0,
-    "dates": 6.0,
-    "units": 5.0,
+    "arithmetic": 20.0,
+    "dates": 7.0,
+    "units": 8.0,
     "texts": 6.0,
-    "memory": 7.0,
-    "passages": 30.0,
+    "memory": 9.0,
+    "passages": 40.0,
     "json": 13.0,
-    "tools": 16.0,
+    "tools": 20.0,
     "built-in tools": 14.0,
-    "file search": 18.0,
-    "remote tools": 6.0,
+    "file search": 34.0,
+    "remote tools": 8.0,
 }
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")
 BESIDE_TOOLS = ("weft", "small talk", "facts", "texts", "units")  # what no tool is offered for
