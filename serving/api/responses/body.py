@@ -8,7 +8,7 @@ from serving.api.chat_body import MAX_TOOLS, check_template_variables
 from serving.api.metadata import Metadata
 from serving.api.output_format import ANY_OBJECT
 from serving.api.responses.items import Items, item_words, plain_items
-from serving.api.responses.tools import TOOL_WORDS, AnyTool, ToolChoice, with_builtins
+from serving.api.responses.tools import TOOL_WORDS, AnyTool, ToolChoice, with_builtin_choice, with_builtins
 from serving.api.sampling_body import MAX_SALT_CHARS, MAX_TIMEOUT_SECONDS, SCHEDULING_WORDS
 from serving.api.typed_body import Body, Refusal
 from serving.engine.request import GrammarKind, GrammarSpec, Priority
@@ -136,6 +136,8 @@ class ResponsesBody(Body, kw_only=True):
             made["input"] = plain_items(made["input"])
         if "tools" in made:
             made["tools"] = with_builtins(made["tools"])
+        if "tool_choice" in made:
+            made["tool_choice"] = with_builtin_choice(made["tool_choice"])
         return made
 
     @property

@@ -85,7 +85,14 @@ class NamedWebSearch(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, t
     pass
 
 
-NamedTool = NamedFunction | NamedMcp | NamedFileSearch | NamedCode | NamedWebSearch
+class NamedBuiltin(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="builtin"):
+    """Any other that runs here; `{"type": NAME}` says the same."""
+
+    name: str
+
+
+NamedTool = NamedFunction | NamedMcp | NamedFileSearch | NamedCode | NamedWebSearch | NamedBuiltin
+NAMED_TYPES = tuple(str(kind.__struct_config__.tag) for kind in NamedTool.__args__)
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 TOOL_WORDS = {
@@ -93,7 +100,7 @@ TOOL_WORDS = {
     "tools[].container.type": ("auto",),
     "tools[].require_approval": ("never",),
     "tool_choice": ("none", "auto", "required"),
-    "tool_choice.type": ("function", "mcp", "file_search", "code_interpreter", "web_search"),
+    "tool_choice.type": NAMED_TYPES,
 }
 
 
@@ -115,17 +122,21 @@ class TurnTools:
 
 
 def with_builtins(value: Any) -> Any:
-    """A tool that runs here may be named by its type alone."""
-    if not isinstance(value, list):
-        return value
-    return [
-        {"type": "builtin", "name": tool["type"]}
-        if isinstance(tool, dict) and set(tool) == {"type"} and tool["type"] not in TOOL_TYPES
-        else {**tool, "type": "web_search"}
-        if isinstance(tool, dict) and tool.get("type") == "web_search_preview"
-        else tool
-        for tool in value
-    ]
+    """`tools` of a body: one that runs here may be named by its type alone."""
+    return [_builtin(tool, TOOL_TYPES) for tool in value] if isinstance(value, list) else value
+
+
+def with_builtin_choice(value: Any) -> Any:
+    """`tool_choice` of a body, which names tools as `tools` does."""
+    return _builtin(value, NAMED_TYPES)
+
+
+def _builtin(tool: Any, types: Sequence[str]) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    if tool.get("type") == "web_search_preview":
+        return {**tool, "type": "web_search"}
+    return {"type": "builtin", "name": tool["type"]} if set(tool) == {"type"} and tool["type"] not in types else tool
 
 
 def turn_tools(tools: Sequence[AnyTool], toolbox: Toolbox) -> TurnTools:
@@ -163,21 +174,21 @@ def turn_tools(tools: Sequence[AnyTool], toolbox: Toolbox) -> TurnTools:
 
 
 def chosen_tool(choice: NamedTool, registry: ToolRegistry) -> str:
-    """The name of the one tool that is to be called. Raises RequestError where a type has several tools."""
+    """The name of the one tool that is to be called: a type's own where it has several, as web_search has web_fetch.
+    Raises RequestError where this server has no such tool."""
     if isinstance(choice, NamedFunction):
         return choice.name
     if isinstance(choice, NamedMcp):
         names = registry.group(f"{MCP}:{choice.server_label}")
         return _allowed([choice.name], names, choice.server_label, "tool_choice")[0]
-    names = registry.group(str(choice.__struct_config__.tag))
-    if len(names) != 1:
+    name = choice.name if isinstance(choice, NamedBuiltin) else str(choice.__struct_config__.tag)
+    if registry.get(name) is None:
         raise RequestError(
-            f'tool_choice: "{choice.__struct_config__.tag}" stands for {len(names)} tools here; name one, or send '
-            '"required"',
+            f"tool_choice names {name[:100]!r}, which is no tool of this server",
             param="tool_choice",
             code="invalid_value",
         )
-    return names[0]
+    return name
 
 
 def _allowed(wanted: Sequence[str], names: Sequence[str], label: str, param: str) -> tuple[str, ...]:

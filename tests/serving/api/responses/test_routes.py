@@ -97,6 +97,31 @@ async def test_a_function_is_called_by_the_client_and_its_result_comes_with_the_
     assert call["call_id"] in error["message"]
 
 
+@pytest.mark.parametrize("sent_again", [False, True])
+async def test_a_function_that_a_limit_kept_from_being_called_does_not_end_the_conversation(
+    make_api: ApiMaker, sent_again: bool
+) -> None:
+    api = make_api(make_api.says(f"{SUM}{CALL}"), make_api.says("Let us see."))
+    tools = [{"type": "calculator"}, ADD]
+    made = await create(api, "6*7?", tools=tools, max_tool_calls=1)
+    assert made["status"] == "completed", "one call is allowed"
+    api = make_api(make_api.says(f"{SUM}{SUM}{CALL}"), make_api.says("Let us see."), make_api.says("Yes."))
+    made = await create(api, "6*7?", tools=tools, max_tool_calls=1)
+    assert made["incomplete_details"]["reason"] == "max_tool_calls"
+    *_, call = made["output"]
+    assert (call["type"], call["status"]) == ("function_call", "incomplete")
+    if sent_again:
+        items = [{"role": "user", "content": "6*7?"}, *made["output"], {"role": "user", "content": "Well?"}]
+        again = await create(api, items, tools=tools, store=False)
+    else:
+        again = await create(api, "Well?", tools=tools, previous_response_id=made["id"])
+        assert prompt(api).count("not run: the turn would run more than 1 calls") == 3
+    assert texts(again["output"]) == ["Let us see."]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "of the client's"}
+    await create(api, [result], tools=tools, previous_response_id=made["id"])
+    assert "of the client's" in prompt(api), "a result that comes nevertheless takes the place"
+
+
 async def test_a_tool_of_the_server_runs_within_the_response_and_is_kept_with_its_result(make_api: ApiMaker) -> None:
     api = make_api(make_api.says(SUM), make_api.says("It is 42."), make_api.says("Yes."))
     events = await stream(api, "6*7?", tools=[{"type": "calculator"}])
@@ -119,6 +144,19 @@ async def test_a_tool_of_the_server_runs_within_the_response_and_is_kept_with_it
     await create(api, "sure?", tools=[{"type": "calculator"}], previous_response_id=made["id"])
     assert prompt(api)[: len(within)] == within  # the pages of the turn before are shared
     assert (await ask(api, "GET", f"/v1/responses/{made['id']}"))["output"] == made["output"]
+
+
+async def test_a_tool_of_the_server_is_forced_by_its_type_as_it_is_offered(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says(SUM), make_api.says("It is 42."))
+    tools = [{"type": "calculator"}, {"type": "dates"}]
+    made = await create(api, "6*7?", tools=tools, tool_choice={"type": "calculator"})
+    assert made["tool_choice"] == {"type": "builtin", "name": "calculator"}
+    assert [request.grammar is not None for request in api.engine.requests] == [True, False]
+    grammar = api.engine.requests[0].grammar
+    assert grammar is not None
+    assert "calculator" in grammar.text
+    assert "dates" not in grammar.text
+    await create(api, "6*7?", tools=tools, tool_choice={"type": "builtin", "name": "calculator"})
 
 
 async def test_a_tool_that_loops_ends_the_response_with_its_reason(make_api: ApiMaker) -> None:
@@ -196,6 +234,8 @@ async def test_what_is_refused_before_it_begins_leaves_nothing(make_api: ApiMake
         ({"tools": [{"type": "mcp", "server_label": "x", "server_url": "http://x"}]}, "tools[0].server_url"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [ADD], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
+        ({"tools": [ADD], "tool_choice": {"type": "calculator"}}, "tool_choice"),
+        ({"tools": [ADD], "tool_choice": {"type": "image_generation"}}, "tool_choice"),
         ({"store": False, "background": True}, "store"),
         ({"previous_response_id": "resp_x", "conversation": "conv_x"}, "previous_response_id"),
         ({"prompt": {"id": "p"}}, "prompt"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serving.api.responses.tools import McpTool, NamedMcp, chosen_tool, turn_tools
+from serving.api.responses.tools import McpTool, NamedBuiltin, NamedMcp, NamedWebSearch, chosen_tool, turn_tools
 from serving.errors import RequestError
 from serving.orchestrator.tools.registry import ToolResult, ToolScope
 from serving.orchestrator.tools.toolbox import Toolbox
@@ -59,3 +59,12 @@ def test_a_chosen_tool_is_looked_for_on_its_server(toolbox: Toolbox) -> None:
     for label, name in (("time", "calculator"), ("tide", "now")):
         with pytest.raises(RequestError, match=f"the server {label} does not have"):
             chosen_tool(NamedMcp(server_label=label, name=name), toolbox.registry)
+
+
+def test_a_type_with_several_tools_is_chosen_by_the_one_of_its_name(toolbox: Toolbox) -> None:
+    with pytest.raises(RequestError, match="'web_search', which is no tool of this server"):
+        chosen_tool(NamedWebSearch(), toolbox.registry)
+    for name in ("web_search", "web_fetch"):
+        toolbox.registry.add(_Remote(name), group="web_search")
+    assert chosen_tool(NamedWebSearch(), toolbox.registry) == "web_search"
+    assert chosen_tool(NamedBuiltin(name="web_fetch"), toolbox.registry) == "web_fetch"
