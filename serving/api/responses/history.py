@@ -6,7 +6,7 @@ that follow each other are one.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from serving.generation.answers.parts import ToolCall
@@ -21,17 +21,19 @@ _CALLS = ("function_call", "mcp_call", "file_search_call", "code_interpreter_cal
 
 def chat_messages(instructions: str | None, items: Iterable[Item]) -> list[Message]:
     messages: list[Message] = [] if instructions is None else [{"role": "system", "content": instructions}]
-    answer = _Answer()
+    items = list(items)
+    answered = {item["call_id"] for item in items if item["type"] == "function_call_output"}
+    answer = _Answer(answered)
     for item in items:
         is_answer = item["type"] == "message" and item["role"] == "assistant"
         if is_answer or item["type"] in ("reasoning", *_CALLS):
             if not answer.takes(item):
                 messages += answer.messages()
-                answer = _Answer()
+                answer = _Answer(answered)
             answer.add(item)
             continue
         messages += answer.messages()
-        answer = _Answer()
+        answer = _Answer(answered)
         if item["type"] == "function_call_output":
             text = item["output"] if isinstance(item["output"], str) else _joined(item["output"])
             messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": text})
@@ -41,9 +43,10 @@ def chat_messages(instructions: str | None, items: Iterable[Item]) -> list[Messa
 
 
 class _Answer:
-    """One of the model's, as far as it is read."""
+    """One of the model's, as far as it is read. `answered`: the calls that have a result of the client's."""
 
-    def __init__(self) -> None:
+    def __init__(self, answered: Set[str]) -> None:
+        self._answered = answered
         self._number: str | None = None
         self._thoughts: list[str] = []
         self._texts: list[str] = []
@@ -68,7 +71,7 @@ class _Answer:
         if item["type"] == "message":
             self._texts.append(item.get("_text") or _joined(item["content"]))
             return
-        call, result = _call(item)
+        call, result = _call(item, self._answered)
         self._calls.append(call)
         if result is not None:
             kept = ToolResult(text=result, harmless=item.get("_harmless", False))
@@ -88,10 +91,12 @@ def _joined(parts: str | Sequence[dict[str, Any]]) -> str:
     return "\n".join(part.get("text") or part.get("refusal") or "" for part in parts)
 
 
-def _call(item: Item) -> tuple[ToolCall, str | None]:
-    """The call, and its result where it ran here."""
+def _call(item: Item, answered: Set[str]) -> tuple[ToolCall, str | None]:
+    """The call, and its result where it ran here, or where the turn ended so that nobody was asked for one."""
     if item["type"] == "function_call":
-        return ToolCall(index=0, id=item["call_id"], name=item["name"], arguments=item["arguments"]), None
+        call = ToolCall(index=0, id=item["call_id"], name=item["name"], arguments=item["arguments"])
+        is_open = item.get("status") != "incomplete" or item["call_id"] in answered
+        return call, None if is_open else item.get("_result", NOT_SENT)
     name, arguments, result = _seen(item)
     call = ToolCall(
         index=0,
