@@ -298,12 +298,12 @@ class MadeResponse:
             await self._record.end(self._outline.facts, joins=bool(self._output.items))
         except ConflictError:  # such as one whose conversation was deleted: there is nothing left to end
             log_event(logger, "a response was ended or erased by others", request_id=self._caller.request_id)
-            self._record.abandon()
+            self._record.abandon(self._outline.ending)
         except (ConversationStoreError, RequestError) as error:  # its lease will be over, and then somebody ends it
             log_failure(logger, "a response could not be ended", error, request_id=self._caller.request_id)
-            self._record.abandon()
+            self._record.abandon(self._outline.ending)
         except BaseException:  # cancelled a second time
-            self._record.abandon()
+            self._record.abandon(self._outline.ending)
             raise
         return told
 

@@ -59,6 +59,12 @@ class Outline:
             "notices": self.notices,
         }
 
+    @property
+    def ending(self) -> dict[str, Any]:
+        """What an end changes of `facts`, without what was asked: small enough to be kept in mind."""
+        facts = self.facts
+        return {name: facts[name] for name in ("status", "completed_at", "error", "incomplete_details", "usage")}
+
     def fit(self, context: Context) -> None:
         self.left_out = [{"kind": left.kind, "id": left.id, "tokens": left.tokens} for left in context.left_out]
 

@@ -11,7 +11,8 @@ from serving.observability.logs import log_failure
 from serving.sessions.conversations.conversations import Conversations, NotHeldError
 from serving.sessions.conversations.records import Item, Owner, StoredTurn
 
-LOST = "the server was stopped while it made this response"
+LOST = "the server was stopped while it made this response, or could not write its end"
+_UNKNOWN = "nobody knows whether the tool has done its work"
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ class Record(Protocol):
 
     async def forget(self) -> None: ...
 
-    def abandon(self) -> None:
-        """It cannot be ended here."""
+    def abandon(self, end: Facts) -> None:
+        """It cannot be ended here. `end` is how it would have been."""
         ...
 
 
@@ -99,13 +100,13 @@ class StoredRecord:
             return
         except ConversationStoreError as error:  # its lease will be over, and then somebody ends it
             log_failure(logger, "a response could not be taken back", error)
-            self.abandon()
+            self._conversations.abandon(self._id)
         except BaseException:  # cancelled meanwhile
-            self.abandon()
+            self._conversations.abandon(self._id)
             raise
 
-    def abandon(self) -> None:
-        self._conversations.abandon(self._id)
+    def abandon(self, end: Facts) -> None:
+        self._conversations.abandon(self._id, end)
 
     def _taken(self) -> ConflictError:
         return ConflictError(f"{self._id} was ended or erased by others", code="response_taken")
@@ -137,7 +138,7 @@ class Unrecorded:
     async def forget(self) -> None:
         pass
 
-    def abandon(self) -> None:
+    def abandon(self, end: Facts) -> None:
         pass
 
 
@@ -157,11 +158,15 @@ def _as_asked_for(parent: str | None) -> Iterator[None]:
 
 
 async def close_lost(conversations: Conversations, stored: StoredTurn) -> None:
-    """Ends a response whose process is gone: with what it had written, and no call without its result. No tool is run
-    again. Raises NotHeldError and ConversationStoreError."""
+    """Ends a response whose process is gone, or could not write its end: with what it had written, and no call without
+    its result. No tool is run again. Where this process was to end it, with what its client was told. Raises
+    NotHeldError and ConversationStoreError."""
+    end = conversations.unwritten_end(stored.turn.id)
+    why = LOST if end is None else "the end of this response could not be written"
     for position, item in enumerate(stored.outputs):
-        broken = interrupted(item, f"{LOST}; nobody knows whether the tool has done its work")
+        broken = interrupted(item, f"{why}; {_UNKNOWN}")
         if broken is not item:
             await conversations.put_output(stored.turn.id, position, broken)
-    facts = {**stored.facts, "status": "failed", "error": {"code": "server_error", "message": LOST}}
-    await conversations.end(stored.turn.id, facts, joins=bool(stored.outputs))
+    if end is None:
+        end = {"status": "failed", "error": {"code": "server_error", "message": LOST}}
+    await conversations.end(stored.turn.id, {**stored.facts, **end}, joins=bool(stored.outputs))

@@ -5,6 +5,7 @@ complete, ended. Only the holder adds to it, so one that was taken for dead and 
 """
 
 import secrets
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from serving.sessions.conversations.tree_rows import (
 )
 
 LEASE_SECONDS = 15.0  # a process that is not heard of for so long is taken for dead
+MOST_UNWRITTEN = 1024  # ends of turns that are kept in mind
 
 Facts = Mapping[str, Any]
 
@@ -46,6 +48,7 @@ class Conversations:
         self.lease_seconds = lease_seconds
         self._holder = secrets.token_hex(8)
         self._held: dict[str, Quota] = {}  # turns, and how much may be kept of them
+        self._unwritten: OrderedDict[str, Facts] = OrderedDict()  # ends of turns that were abandoned here; newest last
 
     # Turns
 
@@ -87,9 +90,18 @@ class Conversations:
             self.abandon(turn_id)
             raise
 
-    def abandon(self, turn_id: str) -> None:
-        """Leaves a turn that cannot be ended here, to whoever looks after it once its lease is over."""
+    def abandon(self, turn_id: str, end: Facts | None = None) -> None:
+        """Leaves a turn that cannot be ended here, to whoever looks after it once its lease is over: where that is this
+        process, it knows `end`, which could not be written."""
         self._held.pop(turn_id, None)
+        if end is not None:
+            self._unwritten[turn_id] = end
+            while len(self._unwritten) > MOST_UNWRITTEN:
+                self._unwritten.popitem(last=False)
+
+    def unwritten_end(self, turn_id: str) -> Facts | None:
+        """Of a turn that was abandoned here, until it is ended; None where nobody here knows."""
+        return self._unwritten.get(turn_id)
 
     async def forget(self, turn_id: str) -> None:
         """A turn that came to nothing: as if it had not been begun. Raises NotHeldError."""
@@ -405,6 +417,7 @@ class Conversations:
 
     async def _let_go(self, turn_id: str) -> None:
         self._held.pop(turn_id, None)
+        self._unwritten.pop(turn_id, None)
         await self.store.release([turn_id])
 
     async def _change(

@@ -13,6 +13,7 @@ from serving.api.responses.history import chat_messages
 from serving.api.responses.made import MadeResponse, TurnService
 from serving.api.responses.record import LOST, close_lost
 from serving.api.responses.tools import BuiltinTool
+from serving.errors import ConversationStoreError
 from serving.orchestrator.tools.registry import ToolResult, ToolScope
 from serving.orchestrator.turns import conversation_of
 from serving.sessions.conversations.conversations import Conversations
@@ -175,4 +176,46 @@ async def test_a_call_that_may_have_run_says_so_to_the_model_and_the_client(make
     assert messages[-1]["role"] == "tool"
     assert "nobody knows" in messages[-1]["content"]
     assert tool.runs == 0
+    await store.close()
+
+
+class FullStore(SqliteConversationStore):
+    """Writes no end while it is full."""
+
+    full = True
+
+    async def change(
+        self, tree: str, keys: Sequence[Key], work: Callable[[Rows], Edit], quota: Quota = UNBOUNDED
+    ) -> Any:
+        def checked(found: Rows) -> Edit:
+            edit = work(found)
+            kinds = {kind for kind, _ in edit.put}
+            if self.full and "facts" in kinds and "item" not in kinds:  # a beginning has items
+                raise ConversationStoreError("the store of conversations cannot be used: disk is full")
+            return edit
+
+        return await super().change(tree, keys, checked, quota)
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["by its own process", "by another"])
+async def test_a_response_whose_end_could_not_be_written_says_so_once_it_is_closed(
+    make_api: ApiMaker, tmp_path: Path, same: bool
+) -> None:
+    store = FullStore(tmp_path / "c.sqlite")
+    full = Conversations(store, lease_seconds=0.0)
+    name = (await full.create_conversation(OWNER, {}, [], 1)).id
+    with pytest.raises(ConversationStoreError) as told:
+        await respond(make_api(make_api.says("Paid.")), full, name)
+    closing = full if same else Conversations(store, lease_seconds=0.0)
+    await Keeper(closing, partial(close_lost, closing), never).tick()
+    assert (await full.conversation(OWNER, name)).busy is not None  # and the end is not forgotten
+    store.full = False
+    await Keeper(closing, partial(close_lost, closing), never).tick()
+    conversation = await full.conversation(OWNER, name)
+    assert conversation.busy is None
+    found = await full.find(OWNER, conversation.head or "")
+    assert found.facts["status"] == "failed"
+    assert found.facts["error"]["message"] == (told.value.message if same else LOST)
+    assert [item["status"] for item in found.outputs] == ["completed"]
+    assert full.unwritten_end(found.turn.id) is None or not same
     await store.close()
