@@ -8,13 +8,17 @@ from serving.api.caller import Caller
 from serving.api.generation import Generation
 from serving.api.service import Service, new_id
 from serving.api.turn_pages import TurnPages
-from serving.engine.request import Priority
+from serving.engine.request import FinishReason, Priority
+from serving.errors import EngineError
 from serving.gateway.lease import Lease
+from serving.generation.answers.delta_reader import DeltaReader
 from serving.generation.request import GenerationOptions, TextDelta, TextRequest
 from serving.observability.request_trace import UNTRACED
 from serving.orchestrator.memory.turn_memory import TurnMemory
 from serving.orchestrator.moderation.judges.judge import Direction
 from serving.orchestrator.turn import TurnRunner
+
+_SUMMARY_SHARE = 0.25  # of the window, at most
 
 
 class ModelCalls:
@@ -81,11 +85,24 @@ def _memory_of(service: Service, caller: Caller) -> TurnMemory | None:
         request = TextRequest(
             request_id=new_id(),
             messages=[{"role": "user", "content": prompt}],
-            options=GenerationOptions(temperature=0, default_max_tokens=memories.summary_tokens),
+            # Stated, so that a prompt which leaves it no room is refused: a summary takes the place of what was said.
+            options=GenerationOptions(temperature=0, max_tokens=min(memories.summary_tokens, most)),
             priority=Priority.BATCH,
             tenant=caller.principal.tenant,
         )
-        async with aclosing(ModelCalls(service, later, stream=False)(request)) as deltas:
-            return "".join([delta.text async for delta in deltas])
+        return await _summary(ModelCalls(service, later, stream=False)(request))
 
+    most = max(1, int(service.generator.max_model_len * _SUMMARY_SHARE))
     return TurnMemory(memories, ask)
+
+
+async def _summary(answer: AsyncGenerator[TextDelta, None]) -> str:
+    """Without what the model reasons. Raises EngineError where the answer was broken off, by moderation too."""
+    reader, texts, finish = DeltaReader(None, iter(())), list[str](), None
+    async with aclosing(answer) as deltas:
+        async for delta in deltas:
+            texts.append(reader.read(delta).content)
+            finish = delta.finish_reason
+    if finish not in (FinishReason.STOP, FinishReason.LENGTH):
+        raise EngineError(f"the summary ended with {finish.value if finish else 'nothing'}, before it was whole")
+    return "".join(texts)

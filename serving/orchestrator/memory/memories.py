@@ -5,6 +5,7 @@ import logging
 from collections.abc import Collection, Mapping
 
 from serving.errors import WeftError
+from serving.observability.logs import log_failure
 from serving.orchestrator.memory.entries import Entry, Exchange, Person
 from serving.orchestrator.memory.store import MemoryStore
 from serving.orchestrator.memory.strategies import Ask, Memory, Recalled, memory_of
@@ -89,6 +90,8 @@ class Memories:
                 await self._memories[self.strategy(person.tenant)].compact(person, ask)
             except WeftError as error:
                 _log.warning("a memory of the tenant %s was not summarized: %s", person.tenant, error.message)
+            except Exception as error:  # a fault of the server's own must not end the summaries of all others
+                log_failure(_log, "a memory was not summarized", error, tenant=person.tenant)
 
     def close(self) -> None:
         self._store.close()

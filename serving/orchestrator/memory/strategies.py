@@ -10,18 +10,23 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from serving.errors import ContextLengthError
 from serving.orchestrator.context import Passage
 from serving.orchestrator.marked_data import marked
 from serving.orchestrator.memory.entries import Entry, Person
 from serving.orchestrator.memory.store import MemoryStore
 from serving.settings.memory import MemoryConfig, Strategy
 
-Ask = Callable[[str], Awaitable[str]]  # the model, in the batch class
+# The model, in the batch class. Raises ContextLengthError where the prompt leaves no room for a summary.
+Ask = Callable[[str], Awaitable[str]]
 
 _INSTRUCTION = (
     "Summarize what follows in a few sentences. Keep names, numbers, dates, decisions and what the user likes. Write "
     "only the summary."
 )
+
+
+_FEWEST_CHARS = 64  # of a text that is to be summarized
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ class SummaryMemory:
                 continue
             oldest = waiting[: self.config.block]
             before = await self.store.entries(person, 1) if self.rolling else []
-            text = await ask(_prompt([*before, *oldest]))
+            text = await _summary(ask, [*before, *oldest])
             if not text.strip() or not await self.store.replace(person, [*before, *oldest], level + 1, text.strip()):
                 return
 
@@ -109,8 +114,23 @@ async def _notes(
     return tuple(Passage(id=str(entry.id), text=entry.text) for entry in found)
 
 
-def _prompt(entries: Sequence[Entry]) -> str:
+async def _summary(ask: Ask, entries: Sequence[Entry]) -> str:
+    """Where the window does not hold the texts, the longest are cut to their beginnings until it does: one of them
+    would else keep all that comes after it from being summarized. Raises what `ask` raises."""
+    most = max(len(entry.text) for entry in entries)
+    while True:
+        try:
+            return await ask(_prompt(entries, most))
+        except ContextLengthError:
+            most //= 2
+            if most < _FEWEST_CHARS:
+                raise
+
+
+def _prompt(entries: Sequence[Entry], most: int) -> str:
+    """`most` characters of each."""
     said = [
-        marked(Passage(id=str(entry.id), text=entry.text), "summary" if entry.level else "note") for entry in entries
+        marked(Passage(id=str(entry.id), text=entry.text[:most]), "summary" if entry.level else "note")
+        for entry in entries
     ]
     return "\n".join([_INSTRUCTION, "", *said])

@@ -1,11 +1,15 @@
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from serving.engine.request import FinishReason
+from serving.generation.chat_format import ChatFormat
 from serving.orchestrator.memory.memories import Memories
 from serving.settings.memory import MemoryConfig
-from tests.serving.api.conftest import Api, ApiMaker
+from tests.fakes.engine import Script
+from tests.serving.api.conftest import TEMPLATE, WINDOW, Api, ApiMaker
 from tests.serving.api.responses.asking import ask, create, prompt, refused
 
 
@@ -78,6 +82,45 @@ async def test_old_exchanges_are_summarized_in_the_batch_class(api: Api) -> None
     assert [(entry["level"], entry["text"]) for entry in shown["data"]][-1] == (1, "Noted.")
     assert api.engine.requests[-1].priority == "batch"
     assert "Summarize what follows" in prompt(api)
+
+
+async def test_an_exchange_as_long_as_the_window_does_not_keep_the_memory_from_its_summaries(api: Api) -> None:
+    memories = api.service.memories
+    assert memories is not None
+    for said in ("x" * (WINDOW - 200), "y" * (WINDOW - 200), "Fact 1.", "Fact 2."):
+        await create(api, said, user="ann")
+    await memories.compact()
+    shown = await ask(api, "GET", "/v1/memory?user=ann")
+    assert [entry["level"] for entry in shown["data"]] == [0, 0, 1]
+    sampling = api.engine.requests[-1].sampling
+    assert sampling.max_tokens == memories.summary_tokens, "a long prompt leaves no room for less"
+
+
+@pytest.mark.parametrize("finish", [FinishReason.ABORT, FinishReason.DEADLINE])
+async def test_a_summary_that_was_broken_off_takes_the_place_of_nothing(
+    api: Api, make_api: ApiMaker, finish: FinishReason
+) -> None:
+    memories = api.service.memories
+    assert memories is not None
+    for number in range(4):
+        await create(api, f"Fact {number}.", user="ann")
+    api.engine.scripts = [Script(token_ids=make_api.ids("All of"), finish=finish)]
+    await memories.compact()
+    shown = await ask(api, "GET", "/v1/memory?user=ann")
+    assert [entry["level"] for entry in shown["data"]] == [0] * 4
+
+
+async def test_a_summary_is_without_what_the_model_reasons(make_api: ApiMaker, tmp_path: Path) -> None:
+    with closing(ChatFormat({"default": f"{{# <think> #}}{TEMPLATE}"}, {}, source="thinking")) as chat_format:
+        memories = Memories(MemoryConfig(path=tmp_path / "memory.sqlite", strategy="summary", block=2))
+        api = ApiMaker(make_api.tokenizer, chat_format)(
+            make_api.says("<think>What matters?</think>Facts."), memories=memories
+        )
+        for number in range(4):
+            await create(api, f"Fact {number}.", user="ann")
+        await memories.compact()
+        assert [entry["text"] for entry in (await ask(api, "GET", "/v1/memory?user=ann"))["data"]][-1] == "Facts."
+        memories.close()
 
 
 @pytest.mark.parametrize("query", ["", "?user=", f"?user={'x' * 300}", "?user=ann&id=x"])

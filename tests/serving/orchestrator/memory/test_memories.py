@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serving.errors import ConfigError, EngineUnavailableError
+from serving.errors import ConfigError, ContextLengthError, EngineUnavailableError
 from serving.orchestrator.memory.entries import Exchange, Person
 from serving.orchestrator.memory.memories import Memories
 from serving.settings.memory import MemoryConfig, Strategy
@@ -153,6 +153,39 @@ async def test_a_model_that_is_away_costs_a_summary_and_no_memory(made: Any) -> 
     await memories.remember(ANN, fact(4), model)
     await memories.compact()
     assert len(model.prompts) == 1
+
+
+async def test_texts_that_the_window_does_not_hold_are_summarized_by_their_beginnings(made: Any) -> None:
+    memories, model = made("summary", block=2), Model()
+
+    async def narrow(prompt: str) -> str:
+        if len(prompt) > 1000:
+            raise ContextLengthError("the prompt is too long")
+        return await model(prompt)
+
+    await memories.remember(ANN, Exchange(f"Read this: {'page ' * 10_000}", "I have."), narrow)
+    await told(memories, 3, narrow)
+    await memories.compact()
+    assert len(await memories.entries(ANN)) == 3
+    (prompt,) = model.prompts
+    assert "Read this: page" in prompt
+    assert fact(0).text in prompt, "what is short is whole"
+
+
+async def test_what_no_window_holds_and_a_fault_cost_a_summary_and_not_those_of_others(made: Any) -> None:
+    memories, model = made("summary", block=2), Model()
+
+    async def full(prompt: str) -> str:
+        raise ContextLengthError("the prompt is too long")
+
+    async def broken(prompt: str) -> str:
+        raise ZeroDivisionError
+
+    await told(memories, 4, full, person=OTHERS_ANN)
+    await told(memories, 4, broken, person=BEN)
+    await told(memories, 4, model)
+    await memories.compact()
+    assert [len(await memories.entries(person)) for person in (OTHERS_ANN, BEN, ANN)] == [4, 4, 3]
 
 
 async def test_the_background_work_runs_until_it_is_stopped(made: Any) -> None:
