@@ -45,7 +45,7 @@ class HubWeights:
             packed = [name.removeprefix(_INSIDE) for name in packed]
         widened = [name for name, entry in table.items() if isinstance(entry, Tensor) and entry.packed]
         shapes = {name: entry.shape for name in packed if (entry := table[name]) is not None}
-        self._packed = PackedFiles(files, layout, shapes) if layout is not None else None
+        self._packed = PackedFiles(files, layout, shapes, table) if layout is not None else None
         self._files = self._packed or (UnpackedFiles(files, widened) if widened else files)
         self._meter = Meter(progress, _check(self._files, table))
         self._sources = sources_of(table)
@@ -82,6 +82,9 @@ def _check(files: AnyFiles, table: Tensors) -> int:
     """The bytes to read. Raises CheckpointError for the first tensor that does not fit the family's table."""
     total = 0
     for name in sorted(set(files) - set(table)):
+        module = name.rpartition(".")[0]
+        if isinstance(files, PackedFiles) and f"{module}.weight" in table:
+            raise CheckpointError(f"tensor {name} is unexpected: {module} must be in F32, F16 or BF16, without scales")
         raise CheckpointError(f"tensor {name} is unexpected: config.json describes no such weight")
     for name, tensor in table.items():
         if tensor is None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from models.errors import CheckpointError
 from models.mxfp4 import BLOCK, BLOCKS, EXPONENT_BIAS, SCALES, check_halves
-from models.packed_weights import Codes, PartForm
+from models.packed_weights import Codes, PartForm, Parts
 from models.quantization import Scheme
 from models.tensor_files import TensorFiles
 
@@ -87,11 +87,13 @@ class CompressedGroup:
     block: tuple[int, int] | None = None  # rows and columns that share a scale
     scale: str = "weight_scale"
 
-    def has(self, module: str) -> bool:
-        return any(
-            target == "Linear" or target == module or (target[:3] == "re:" and re.match(target[3:], module) is not None)
-            for target in self.targets
-        )
+    def nearness(self, module: str) -> int:
+        """How exactly a target names the module: by its name, an expression or its kind; 0: none does."""
+        if module in self.targets:
+            return 3
+        if any(target[:3] == "re:" and re.match(target[3:], module) for target in self.targets):
+            return 2
+        return int("Linear" in self.targets)
 
 
 class CompressedTensors:
@@ -102,7 +104,7 @@ class CompressedTensors:
         found = self._group(name)
         return None if found is None else found.scheme
 
-    def parts(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def parts(self, name: str) -> Parts:
         group, at = self._of(name), module_of(name)
         needed = [f"{at}.weight_packed", f"{at}.weight_shape"] if group.bits else [name]
         needed.append(f"{at}.{group.scale}")
@@ -111,7 +113,7 @@ class CompressedTensors:
         if group.scheme.reordered:
             needed.append(f"{at}.weight_g_idx")
         # Fixed scales of activations: weft quantizes none by them.
-        return tuple(needed), (f"{at}.input_scale", f"{at}.input_zero_point", f"{at}.weight_zero_point")
+        return Parts(tuple(needed), (f"{at}.input_scale", f"{at}.input_zero_point", f"{at}.weight_zero_point"))
 
     def forms(self, name: str, shape: tuple[int, ...]) -> dict[str, PartForm]:
         group, at, (rows, columns) = self._of(name), module_of(name), _matrix(name, shape)
@@ -182,7 +184,8 @@ class CompressedTensors:
         module = module_of(name)
         if not self._modules.has(module):
             return None
-        return next((group for group in self._groups if group.has(module)), None)
+        nearest = max(self._groups, key=lambda group: group.nearness(module))
+        return nearest if nearest.nearness(module) else None
 
 
 class Awq:
@@ -195,9 +198,9 @@ class Awq:
     def scheme(self, name: str) -> Scheme | None:
         return self._scheme if self._modules.has(module_of(name)) else None
 
-    def parts(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def parts(self, name: str) -> Parts:
         at = module_of(name)
-        return (f"{at}.qweight", f"{at}.qzeros", f"{at}.scales"), ()
+        return Parts((f"{at}.qweight", f"{at}.qzeros", f"{at}.scales"))
 
     def forms(self, name: str, shape: tuple[int, ...]) -> dict[str, PartForm]:
         at, (columns, rows) = module_of(name), _matrix(name, shape)
@@ -234,11 +237,11 @@ class Gptq:
     def scheme(self, name: str) -> Scheme | None:
         return self._scheme
 
-    def parts(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def parts(self, name: str) -> Parts:
         at = module_of(name)
         needed = tuple(f"{at}.{part}" for part in ("qweight", "qzeros", "scales"))
-        index = f"{at}.g_idx"
-        return ((*needed, index), ()) if self._scheme.reordered else (needed, (index,))
+        index, biases = (f"{at}.g_idx",), (f"{at}.bias",)  # AutoGPTQ gave every module a bias
+        return Parts(needed + index, (), biases) if self._scheme.reordered else Parts(needed, index, biases)
 
     def forms(self, name: str, shape: tuple[int, ...]) -> dict[str, PartForm]:
         at, (columns, rows) = module_of(name), _matrix(name, shape)
@@ -280,8 +283,8 @@ class Mxfp4:
     def scheme(self, name: str) -> Scheme | None:
         return Scheme(kind="fp4", group=BLOCK) if name in self._names else None
 
-    def parts(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        return (name + BLOCKS, name + SCALES), ()
+    def parts(self, name: str) -> Parts:
+        return Parts((name + BLOCKS, name + SCALES))
 
     def forms(self, name: str, shape: tuple[int, ...]) -> dict[str, PartForm]:
         *lead, last = shape

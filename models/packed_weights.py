@@ -5,7 +5,7 @@ byte; here they go to their places in the leaves, by the same table as weights i
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -38,6 +38,14 @@ class PartForm(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
 
 
+class Parts(NamedTuple):
+    """The tensors that stand for a weight, and what may be in the files beside them."""
+
+    needed: tuple[str, ...]
+    unused: tuple[str, ...] = ()
+    blank: tuple[str, ...] = ()  # biases: zero, unless the model has them too
+
+
 class PackedLayout(Protocol):
     """One way to write weights in fewer bits, as a checkpoint's quantization_config says."""
 
@@ -45,9 +53,7 @@ class PackedLayout(Protocol):
         """Of the weight that the family calls `name`; None where it is there in full."""
         ...
 
-    def parts(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The tensors that stand for it, and those that may be there too."""
-        ...
+    def parts(self, name: str) -> Parts: ...
 
     def forms(self, name: str, shape: tuple[int, ...]) -> dict[str, PartForm]:
         """Of the tensors that stand for a weight of that shape."""
@@ -62,16 +68,25 @@ class PackedFiles:
     """`files` with each packed weight as if it were one tensor. Raises CheckpointError where a part is missing, or of
     another form than the layout gives to a weight of that shape."""
 
-    def __init__(self, files: TensorFiles, layout: PackedLayout, weights: Mapping[str, tuple[int, ...]]) -> None:
-        """`weights` are the names, with the shapes that config.json gives them."""
+    def __init__(
+        self,
+        files: TensorFiles,
+        layout: PackedLayout,
+        weights: Mapping[str, tuple[int, ...]],
+        known: Container[str] = (),
+    ) -> None:
+        """`weights` are the names, with the shapes that config.json gives them; `known` all that the model has."""
         self._files, self._layout, self._names = files, layout, frozenset(weights)
         self._parts: set[str] = set()
         for name, shape in weights.items():
-            needed, possible = layout.parts(name)
-            for part in needed:
+            parts = layout.parts(name)
+            for part in parts.needed:
                 if part not in files:
                     raise CheckpointError(f"tensor {part} is missing; quantization_config says that {name} is in it")
-            self._parts |= {*needed, *(part for part in possible if part in files)}
+            blank = [part for part in parts.blank if part in files and part not in known]
+            for part in blank:
+                _check_blank(files, part)
+            self._parts |= {*parts.needed, *blank, *(part for part in parts.unused if part in files)}
             for part, form in layout.forms(name, shape).items():
                 _check_part(files, part, form)
 
@@ -89,13 +104,24 @@ class PackedFiles:
         """In the file."""
         if name not in self._names:
             return self._files.nbytes(name)
-        return sum(_nbytes(self._files, part) for part in self._layout.parts(name)[0])
+        return sum(_nbytes(self._files, part) for part in self._layout.parts(name).needed)
 
     def rows(self, name: str, begin: int, end: int) -> np.ndarray:
         return self._files.rows(name, begin, end)
 
     def codes(self, name: str) -> Codes:
         return self._layout.codes(self._files, name)
+
+    def group(self, name: str) -> int | None:
+        """Columns of [out, in] that share a scale; None: all of them."""
+        scheme = self._layout.scheme(name)
+        assert scheme is not None
+        return scheme.group
+
+
+def _check_blank(files: TensorFiles, part: str) -> None:
+    if files.rows(part, 0, files.shape(part)[0]).any():
+        raise CheckpointError(f"tensor {part} is not zero, and config.json describes no such weight")
 
 
 def _check_part(files: TensorFiles, part: str, form: PartForm) -> None:
@@ -114,7 +140,8 @@ def assembled(form: WeightForm, sources: Sequence[tuple[str, int, Tensor]], file
     parts: Arrays = {}
     groups: np.ndarray | None = None
     for name, first, tensor in sources:
-        codes = _fitted(files.codes(name), form, name)
+        each = files.group(name)
+        codes = _fitted(files.codes(name), form, name, each)
         rows = slice(first, first + tensor.shape[0])
         inner = _inner_dims(tensor)
         if "values" not in parts:
@@ -123,11 +150,13 @@ def assembled(form: WeightForm, sources: Sequence[tuple[str, int, Tensor]], file
         for role, table in (("scales", codes.scales), ("zeros", codes.zeros)):
             if table is None:
                 continue
-            split = (*tensor.split[: len(tensor.split) - len(inner)], *_group_dims(inner, form, table.shape[-1]))
+            dims = _group_dims(inner, form, table.shape[-1])
+            split = (*tensor.split[: len(tensor.split) - len(inner)], *dims)
             if role not in parts:
                 parts[role] = np.zeros(_table_shape(form, table.shape[-1]), table.dtype)
-            spread = math.prod(split[-len(inner) :]) // table.shape[-1]
-            _put(parts[role], tensor, split, np.repeat(table[rows], spread, axis=-1))
+            if not form.reordered and form.group is not None:
+                table = _at(table, np.arange(math.prod(dims)) * form.group, each)
+            _put(parts[role], tensor, split, table[rows])
         if codes.groups is not None:
             if groups is not None and (groups != codes.groups).any():
                 raise CheckpointError(f"tensor {name} orders its rows otherwise than what is fused with it (g_idx)")
@@ -140,7 +169,12 @@ def assembled(form: WeightForm, sources: Sequence[tuple[str, int, Tensor]], file
     return parts
 
 
-def _fitted(codes: Codes, form: WeightForm, name: str) -> Codes:
+def _at(table: np.ndarray, columns: np.ndarray, each: int | None) -> np.ndarray:
+    """What a table of groups says of these columns, where so many share a group; the last one may have fewer."""
+    return table[..., columns // each] if each else table[..., np.zeros_like(columns)]
+
+
+def _fitted(codes: Codes, form: WeightForm, name: str, each: int | None) -> Codes:
     """Without zeros where the form has none: they are 0, or come off the numbers, which then take a byte."""
     if codes.zeros is None or form.zeros:
         return codes
@@ -148,7 +182,7 @@ def _fitted(codes: Codes, form: WeightForm, name: str) -> Codes:
         return Codes(codes.values, codes.scales, None, codes.groups)
     if form.kind != "int8" or codes.groups is not None:
         raise CheckpointError(f"tensor {name} has zero points, and quantization_config says that it is symmetric")
-    spread = np.repeat(codes.zeros, codes.values.shape[-1] // codes.zeros.shape[-1], axis=-1)
+    spread = _at(codes.zeros, np.arange(codes.values.shape[-1]), each)
     return Codes((codes.values - spread).astype(np.int8), codes.scales)
 
 

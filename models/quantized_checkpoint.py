@@ -17,6 +17,8 @@ from models.quantization import Products, Recipe, Scheme
 from models.quantized_array import Kind
 
 _GROUP_ORDERS, _ROW_ORDERS = ("group", "dynamic"), ("weight", "static", "none")  # the latter leave rows in place
+_STYLES = ("int-quantized", "float-quantized", "naive-quantized", "pack-quantized")  # of compressed-tensors
+_MIXED = "mixed-precision"  # each group names its own
 METHODS = ("compressed-tensors", "awq", "gptq", "fp8")  # of every family but those that name their own
 
 
@@ -101,11 +103,12 @@ def packed_names(listed: Any, table: Tensors) -> list[str]:
 
 def _compressed_tensors(fields: Fields) -> CompressedTensors:
     style = fields.string("format", "")
-    offered = ("int-quantized", "float-quantized", "naive-quantized", "pack-quantized")
-    if style not in offered:
-        raise fields.error("format", f"one of {', '.join(offered)}")
+    if style not in (*_STYLES, _MIXED):
+        raise fields.error("format", f"one of {', '.join((*_STYLES, _MIXED))}")
     for name in ("kv_cache_scheme", "sparsity_config", "transform_config"):
-        if name in fields and not fields.is_empty(name):
+        # Zeros of a sparse weight that are written like other numbers ("dense") change nothing.
+        dense = name == "sparsity_config" and fields.section(name).string("format", "") == "dense"
+        if name in fields and not fields.is_empty(name) and not dense:
             raise fields.error(name, "absent: engine.cache_dtype keeps pages in 8 bits, and the others are not offered")
     groups = fields.section("config_groups")
     found = [_compressed_group(groups.section(name), style) for name in groups.names()]
@@ -130,7 +133,10 @@ def _compressed_group(fields: Fields, style: str) -> CompressedGroup:
     bits, numbers = weights.integer("num_bits"), weights.string("type", "int")
     kinds: dict[tuple[int, str], Kind] = {(8, "int"): "int8", (8, "float"): "fp8", (4, "int"): "int4"}
     kind = kinds.get((bits, numbers))
-    packed = fields.string("format", style) == "pack-quantized"
+    own = fields.string("format", style)
+    if own not in _STYLES:
+        raise fields.error("format", f"one of {', '.join(_STYLES)}")
+    packed = own == "pack-quantized"
     if kind is None or (kind == "fp8" and packed) or (kind == "int4" and not packed):
         raise weights.error("num_bits", "8 as int or float, or 8 or 4 as int in the format pack-quantized")
     strategy = weights.string("strategy", "tensor" if "group_size" not in weights else "group")

@@ -53,10 +53,6 @@ def _scales(random: np.random.Generator, *shape: int) -> np.ndarray:
     return (0.02 * random.uniform(0.5, 1.5, shape)).astype(np.float16)
 
 
-def _spread(table: np.ndarray, columns: int) -> np.ndarray:
-    return np.repeat(table.astype(np.float64), columns // table.shape[1], axis=1)
-
-
 def int8_channels(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
     values, scales = random.integers(-127, 128, (out, columns), dtype=np.int8), _scales(random, out, 1)
     return {"weight": values, "weight_scale": scales}, values * scales.astype(np.float64)
@@ -83,14 +79,15 @@ def float8_blocks(module: str, random: np.random.Generator, out: int, columns: i
     return {"weight": values, "weight_scale_inv": scales}, values.astype(np.float64) * spread
 
 
-def int4_groups(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
-    values, scales = random.integers(-8, 8, (out, columns)), _scales(random, out, columns // GROUP)
+def int4_groups(module: str, random: np.random.Generator, out: int, columns: int, group: int = GROUP) -> Any:
+    index = np.arange(columns) // group
+    values, scales = random.integers(-8, 8, (out, columns)), _scales(random, out, index[-1] + 1)
     parts = {
         "weight_packed": words(values + 8, 4),
         "weight_scale": scales,
         "weight_shape": np.array([out, columns], np.int64),
     }
-    return parts, values * _spread(scales, columns)
+    return parts, values * scales.astype(np.float64)[:, index]
 
 
 def int8_packed(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
@@ -114,31 +111,31 @@ def int4_groups_with_zeros(module: str, random: np.random.Generator, out: int, c
     return parts, (values - zeros[:, index]) * parts["weight_scale"].astype(np.float64)[:, index]
 
 
-def awq(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
+def awq(module: str, random: np.random.Generator, out: int, columns: int, group: int = GROUP) -> Any:
     """An int32 holds eight columns of [in, out]: 0, 2, 4, 6, 1, 3, 5, 7 from the lowest bits on."""
-    values, zeros = random.integers(0, 16, (columns, out)), random.integers(0, 16, (columns // GROUP, out))
-    scales = _scales(random, columns // GROUP, out)
+    index = np.arange(columns) // group
+    values, zeros = random.integers(0, 16, (columns, out)), random.integers(0, 16, (index[-1] + 1, out))
+    scales = _scales(random, *zeros.shape)
 
     def shuffled(numbers: np.ndarray) -> np.ndarray:
         apart = numbers.reshape(len(numbers), -1, 8)[..., [0, 2, 4, 6, 1, 3, 5, 7]]
         return words(apart.reshape(numbers.shape), 4)
 
     parts = {"qweight": shuffled(values), "qzeros": shuffled(zeros), "scales": scales}
-    full = (values - np.repeat(zeros, GROUP, axis=0)) * np.repeat(scales.astype(np.float64), GROUP, axis=0)
-    return parts, full.T
+    return parts, ((values - zeros[index]) * scales.astype(np.float64)[index]).T
 
 
-def gptq(bits: int, *, reordered: bool = False, symmetric: bool = False, stored: int = 1) -> Pack:
+def gptq(bits: int, *, reordered: bool = False, symmetric: bool = False, stored: int = 1, group: int = GROUP) -> Pack:
     """`stored`: what is taken off a zero point before it is written."""
 
     def pack(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
         most = 1 << bits
         values = random.integers(0, most, (columns, out))
-        zeros = np.full((columns // GROUP, out), most // 2)
+        index = np.arange(columns) // group
+        zeros = np.full((index[-1] + 1, out), most // 2)
         if not symmetric:
             zeros = random.integers(stored, most, zeros.shape)
-        scales = _scales(random, columns // GROUP, out) / (1 if bits == 4 else 16)
-        index = np.arange(columns) // GROUP
+        scales = _scales(random, *zeros.shape) / (1 if bits == 4 else 16)
         if reordered:  # as its modules see the same activations, the same for q, k and v
             index = np.random.default_rng(columns).permutation(index)
         parts = {

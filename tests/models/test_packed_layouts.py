@@ -1,5 +1,6 @@
 """Quantized checkpoints: each layout gives the numbers that its description says, and what is not offered is named."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors.numpy import load_file, save_file
 
 from models.checkpoint import convert, load
 from models.errors import CheckpointError
@@ -17,7 +19,17 @@ from models.interface import LayerForm
 from models.quantization import Products, QuantizedWeight, at_load
 from tests.models import packed_checkpoints
 from tests.models.forward import dense_logits
-from tests.models.packed_checkpoints import LAYOUTS, MODEL, compressed
+from tests.models.packed_checkpoints import (
+    LAYOUTS,
+    MODEL,
+    Pack,
+    awq,
+    compressed,
+    float8_channels,
+    float8_tensors,
+    gptq,
+    int4_groups,
+)
 
 IDS = np.arange(11) % 31
 
@@ -166,4 +178,98 @@ def test_tensors_that_are_fused_must_be_kept_alike(tmp_path: Path) -> None:
     quantization = LAYOUTS["int8"][1] | {"ignore": ["re:.*layers.1.self_attn.q_proj"]}
     directory = packed_checkpoints.write(tmp_path, LAYOUTS["int8"][0], quantization)
     with pytest.raises(CheckpointError, match=r"q_proj.weight, .* are fused here"):
+        load(directory / "packed", jnp.float32)
+
+
+def with_groups_of(quantization: dict[str, Any], size: int) -> dict[str, Any]:
+    said = json.loads(json.dumps(quantization))
+    (said["config_groups"]["group_0"]["weights"] if "config_groups" in said else said)["group_size"] = size
+    return said
+
+
+@pytest.mark.parametrize(
+    ("layout", "pack"),
+    [
+        ("int4", functools.partial(int4_groups, group=40)),
+        ("awq", functools.partial(awq, group=40)),
+        ("gptq 8 asym gptq", gptq(8, group=40)),
+    ],
+)
+def test_the_last_group_may_be_cut_short(tmp_path: Path, layout: str, pack: Pack) -> None:
+    """Rows of 64 and of 96: 24 and 16 are left for the last."""
+    directory = packed_checkpoints.write(tmp_path, pack, with_groups_of(LAYOUTS[layout][1], 40))
+    right = logits_of(directory / "full")
+    np.testing.assert_allclose(logits_of(directory / "packed"), right, atol=2e-4 * right.std())
+
+
+def with_biases(pack: Pack, value: float) -> Pack:
+    def packed(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
+        parts, weight = pack(module, random, out, columns)
+        return parts | {"bias": np.full(out, value, np.float16)}, weight
+
+    return packed
+
+
+def test_biases_of_zero_that_autogptq_adds_are_passed_over(tmp_path: Path) -> None:
+    pack, quantization = LAYOUTS["gptq 4 sym gptq"]
+    directory = packed_checkpoints.write(tmp_path, with_biases(pack, 0), quantization)
+    right = logits_of(directory / "full")
+    np.testing.assert_allclose(logits_of(directory / "packed"), right, atol=2e-4 * right.std())
+
+
+def test_a_bias_that_counts_is_not_passed_over(tmp_path: Path) -> None:
+    pack, quantization = LAYOUTS["gptq 4 sym gptq"]
+    directory = packed_checkpoints.write(tmp_path, with_biases(pack, 0.5), quantization)
+    with pytest.raises(CheckpointError, match=r"proj.bias is not zero"):
+        load(directory / "packed", jnp.float32)
+
+
+def float8_group(target: str, strategy: str) -> dict[str, Any]:
+    return {"targets": [target], "weights": {"num_bits": 8, "type": "float", "strategy": strategy}}
+
+
+def test_a_module_is_of_the_group_that_names_it_most_exactly(tmp_path: Path) -> None:
+    def pack(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
+        return (float8_channels if "down" in module else float8_tensors)(module, random, out, columns)
+
+    groups = {"group_0": float8_group("Linear", "tensor"), "group_1": float8_group("re:.*down_proj$", "channel")}
+    quantization = compressed("float-quantized", num_bits=8) | {"config_groups": groups}
+    directory = packed_checkpoints.write(tmp_path, pack, quantization)
+    right = logits_of(directory / "full")
+    np.testing.assert_allclose(logits_of(directory / "packed"), right, atol=2e-4 * right.std())
+
+
+@pytest.mark.parametrize("style", ["float-quantized", "marlin-24"])
+def test_groups_name_their_own_format_where_it_is_mixed(tmp_path: Path, style: str) -> None:
+    groups = {"group_0": float8_group("Linear", "channel") | {"format": style}}
+    quantization = compressed("mixed-precision", num_bits=8) | {"config_groups": groups}
+    directory = packed_checkpoints.write(tmp_path, LAYOUTS["fp8"][0], quantization)
+    if style == "marlin-24":
+        with pytest.raises(CheckpointError, match=r"group_0.format is 'marlin-24'"):
+            load(directory / "packed", jnp.float32)
+    else:
+        load(directory / "packed", jnp.float32)
+
+
+@pytest.mark.parametrize(("written", "is_read"), [("dense", True), ("sparse-bitmask", False)])
+def test_sparse_weights_are_read_where_their_zeros_are_written(tmp_path: Path, written: str, is_read: bool) -> None:
+    sparsity = {"sparsity_config": {"format": written, "global_sparsity": 0.1, "sparsity_structure": "unstructured"}}
+    directory = packed_checkpoints.write(tmp_path, LAYOUTS["fp8"][0], LAYOUTS["fp8"][1] | sparsity)
+    if is_read:
+        load(directory / "packed", jnp.float32)
+    else:
+        with pytest.raises(CheckpointError, match=r"sparsity_config is .*sparse-bitmask"):
+            load(directory / "packed", jnp.float32)
+
+
+def test_a_head_in_fewer_bits_is_refused_for_what_it_is(tmp_path: Path) -> None:
+    directory = packed_checkpoints.write(tmp_path, *LAYOUTS["int8"])
+    path = directory / "packed" / "model.safetensors"
+    tensors = load_file(path)
+    head = tensors["lm_head.weight"]
+    save_file(
+        tensors | {"lm_head.weight": head.astype(np.int8), "lm_head.weight_scale": np.ones((len(head), 1), np.float32)},
+        path,
+    )
+    with pytest.raises(CheckpointError, match=r"lm_head.weight_scale is unexpected: lm_head must be in F32"):
         load(directory / "packed", jnp.float32)
