@@ -52,6 +52,7 @@ class McpServerConfig:
     token_variable: str | None = None  # the environment variable with the URL's bearer token
     tools: tuple[str, ...] = ()  # those that are offered; empty: all
     seconds: float = 30.0  # of one call
+    max_bytes: int | None = None  # of one message of a url's; None: 4 MiB
     connect_seconds: float = 15.0
 
 
@@ -112,6 +113,10 @@ def _server_faults(key: str, label: str, server: McpServerConfig) -> Iterator[tu
         yield f"{key}.token_variable", "is for a url; name a command's variables in environment"
     if server.environment and not server.command:
         yield f"{key}.environment", "is for a command"
+    if server.max_bytes is not None and server.url is None:
+        yield f"{key}.max_bytes", "is for a url: what a command writes is not bounded"
+    if server.max_bytes is not None and not 1024 <= server.max_bytes <= 1 << 28:
+        yield f"{key}.max_bytes", f"must be in 1024 .. {1 << 28}, not {server.max_bytes}"
     yield from _seconds(f"{key}.seconds", server.seconds)
     yield from _seconds(f"{key}.connect_seconds", server.connect_seconds)
 

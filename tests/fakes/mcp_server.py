@@ -4,11 +4,11 @@ import asyncio
 import os
 
 from mcp.server.fastmcp import Context, FastMCP, Image
-from mcp.types import CallToolResult, Tool, ToolAnnotations
+from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 
 
-def failing_server() -> FastMCP:
-    server = FastMCP("failing", log_level="ERROR")
+def failing_server(*, json_response: bool = False) -> FastMCP:
+    server = FastMCP("failing", log_level="ERROR", json_response=json_response)
     silent: set[int] = set()
 
     @server.tool(annotations=ToolAnnotations(idempotentHint=True))
@@ -41,6 +41,11 @@ def failing_server() -> FastMCP:
     def weigh() -> CallToolResult:
         """Only structured."""
         return CallToolResult(content=[], structuredContent={"weight": 21.5, "unit": "µg"})
+
+    @server.tool()
+    def talk(characters: int) -> CallToolResult:
+        """Says so much."""
+        return CallToolResult(content=[TextContent(type="text", text="x" * characters)])
 
     @server.tool()
     def variable(name: str) -> str:

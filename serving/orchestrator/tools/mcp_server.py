@@ -24,10 +24,12 @@ from mcp.shared.message import SessionMessage
 from mcp.shared.session import RequestResponder
 
 from serving.errors import ConfigError
+from serving.orchestrator.tools.bounded_answers import TOO_LARGE, BoundedAnswers
 from serving.orchestrator.tools.registry import ToolRegistry, ToolResult, ToolScope, failed
 from serving.settings.tools import McpServerConfig
 
 MAX_TOOLS = 128
+MAX_BYTES = 4 << 20  # of a message over HTTP, where the deployment does not say
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds between attempts to connect, while nobody calls
 _SESSION_TERMINATED = 32600  # how the client's HTTP side says that the server no longer knows the session
 _log = logging.getLogger(__name__)
@@ -183,8 +185,9 @@ class McpServer:
         assert config.url is not None
         headers = {"Authorization": f"Bearer {os.environ[config.token_variable]}"} if config.token_variable else {}
         timeout = httpx.Timeout(config.connect_seconds, read=config.seconds)
+        transport = BoundedAnswers(httpx.AsyncHTTPTransport(trust_env=False), config.max_bytes or MAX_BYTES)
         async with (
-            httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as client,
+            httpx.AsyncClient(headers=headers, timeout=timeout, transport=transport, trust_env=False) as client,
             streamable_http_client(config.url, http_client=client) as (read, write, _),
         ):
             yield read, write
@@ -240,6 +243,8 @@ class McpTool:
         except _AwayError:
             return failed(f"the MCP server {label} is away now")
         except McpError as error:
+            if error.error.code == TOO_LARGE:
+                return failed(f"the answer of the MCP server {label} is too large: {error.error.message[:1000]}")
             return failed(f"the MCP server {label} says: {error.error.message[:1000]}")
         text = "\n".join(_text(part) for part in result.content)
         if not result.content and result.structuredContent is not None:  # the specification asks for both

@@ -44,10 +44,11 @@ async def called(registry: ToolRegistry, tool: str, /, **arguments: object) -> T
 
 
 @contextlib.asynccontextmanager
-async def over_http(port: int = 0) -> AsyncIterator[int]:
+async def over_http(port: int = 0, *, json_response: bool = False) -> AsyncIterator[int]:
     """The server in this process, at a port."""
     listener = socket.create_server(("127.0.0.1", port))
-    config = uvicorn.Config(failing_server().streamable_http_app(), log_config=None, timeout_graceful_shutdown=1)
+    app = failing_server(json_response=json_response).streamable_http_app()
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -99,6 +100,21 @@ async def test_a_server_over_http_that_restarts_is_connected_again() -> None:
             await serving.aclose()
             async with over_http(port):
                 assert (await called(registry, "srv__add", a=4, b=5)).text == "9"
+
+
+@pytest.mark.parametrize("json_response", [False, True], ids=["events", "json"])
+async def test_an_answer_over_http_that_is_too_large_is_that_calls_error_and_the_connection_stays(
+    json_response: bool,
+) -> None:
+    async with over_http(json_response=json_response) as port:
+        config = McpServerConfig(url=f"http://127.0.0.1:{port}/mcp", max_bytes=100_000, connect_seconds=240)
+        async with connected(config) as (server, registry):
+            first = server._connection
+            result = await called(registry, "srv__talk", characters=1_000_000)
+            assert result.is_error
+            assert "is too large: a message has more than the 100000 bytes" in result.text
+            assert len((await called(registry, "srv__talk", characters=90_000)).text) == 90_000
+            assert server._connection is first
 
 
 async def test_a_list_of_tools_that_changes_is_read_again() -> None:
