@@ -110,9 +110,10 @@ def _judged_texts(service: Service, policy: Policy, request: TextRequest, prepar
 
 
 def _text_of(message: dict[str, Any]) -> str:
-    """All that a template could write of it: contents, names and arguments of calls."""
+    """All that a template could write of it: contents, reasoning, who is said to speak, names and arguments of calls."""
     content = message.get("content")
-    parts = content if isinstance(content, list) else [content]
+    parts = [*(content if isinstance(content, list) else [content]), message.get("reasoning_content")]
+    parts.append(message.get("name"))
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     texts += [json.dumps(call.get("function"), ensure_ascii=False) for call in message.get("tool_calls") or ()]
     return "\n".join(text for text in texts if isinstance(text, str))
