@@ -21,7 +21,7 @@ class WaitingQueue:
 
     def __init__(self, cached_pages: Callable[[Sequence], int]) -> None:
         self._cached_pages = cached_pages
-        self._classes = {rank: _ClassQueue() for rank in (ELDER, *RANKS.values())}
+        self._classes = {rank: _ClassQueue(lifts=rank != ELDER) for rank in (ELDER, *RANKS.values())}
 
     def __len__(self) -> int:
         return sum(queue.count for queue in self._classes.values())
@@ -71,7 +71,9 @@ class WaitingQueue:
 class _ClassQueue:
     """One class: a line for each tenant that has something waiting, in order of arrival."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lifts: bool) -> None:
+        """`lifts` False: accounts are other classes', whose counters say nothing of each other."""
+        self._lifts = lifts
         self.ledger = Ledger()
         self.count = 0
         self._lines: dict[str, list[Sequence]] = {}
@@ -84,7 +86,8 @@ class _ClassQueue:
         tenant = sequence.request.tenant
         line = self._lines.get(tenant)
         if line is None:
-            self.ledger.come_back(sequence.account, (line[0].account for line in self._lines.values()))
+            if self._lifts:
+                self.ledger.come_back(sequence.account, (line[0].account for line in self._lines.values()))
             line = self._lines[tenant] = []
         insort(line, sequence, key=_arrival)
         self.count += 1

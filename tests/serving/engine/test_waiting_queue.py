@@ -53,6 +53,20 @@ def test_one_tenant_is_served_by_arrival() -> None:
     assert waiting.drain() == sequences
 
 
+def test_an_elder_is_not_lifted_to_what_elders_of_other_classes_were_served() -> None:
+    """It would be the last of its own class to be served from then on."""
+    waiting = _Queue()
+    much = waiting.add("much")
+    much.account.charged = 1_000.0
+    little = waiting.add("little", Priority.BATCH)
+    for elder in (much, little):
+        waiting.queue.remove(elder)
+        elder.rank = ELDER
+        waiting.queue.add(elder)
+        waiting.queue.admit(elder)
+    assert little.account.counter == 0.0
+
+
 def test_tenants_take_turns_by_what_they_were_served() -> None:
     waiting = _Queue()
     a = [waiting.add("a") for _ in range(4)]
