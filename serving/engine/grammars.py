@@ -185,7 +185,9 @@ class Grammars:
         try:
             self._worker.start()
         except (TimeoutError, EOFError):  # ended by `close`, or by a machine that has no room for it
-            raise EngineUnavailableError("the process that compiles grammars did not start") from None
+            raise EngineUnavailableError(
+                "the process that compiles grammars did not start", code="grammars_unavailable"
+            ) from None
         try:
             answer = self._worker.ask(request, seconds * _WAIT_PER_SECOND)
         except (TimeoutError, EOFError):

@@ -232,7 +232,7 @@ class Generator:
                 yield ChoiceStep(index, event, delta)
                 if delta is not None and delta.finish_reason is not None:
                     return
-        raise EngineUnavailableError("the engine's stream ended without saying why")
+        raise EngineUnavailableError("the engine's stream ended without saying why", code="engine_lost")
 
 
 class ChoiceGate(Protocol):

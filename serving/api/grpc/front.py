@@ -71,9 +71,10 @@ class GrpcFront:
                 raise
             except Exception as error:  # the client gets a code without its text, the log its frames
                 log_failure(logger, "request failed", error, request_id=request_id)
-                code = "internal_error"
+                failure = EngineError("the server failed on this request", code="internal_error")
+                code = error_code(failure)
                 self._service.metrics.refuse(code)
-                await abort(context, EngineError("the server failed on this request", code=code))
+                await abort(context, failure)
         finally:
             self._end(call)
             log_request(
