@@ -25,7 +25,6 @@ from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.observability.metrics import Outcome, StreamMeter
 from serving.observability.request_trace import UNTRACED
 from serving.orchestrator.moderation.judges.judge import Direction
-from serving.orchestrator.moderation.policy import REVIEW
 from serving.orchestrator.moderation.review_record import Subject
 from serving.sessions.logged_generation import LoggedEvent
 
@@ -55,7 +54,7 @@ class Generation:
         self.guessed_tokens = 0
         self.accepted_tokens = 0
         self.lease: Lease | None = None  # once it is admitted
-        self.reviewed: set[Direction] = set()  # what a person will look at, and may be told of
+        self.noted: dict[Direction, dict[str, float]] = {}  # by moderation: category and score
         self._service = service
         self._requests = requests
         self._caller = caller
@@ -197,8 +196,7 @@ class Generation:
         def noted(flags: Mapping[str, float]) -> None:
             told = (f"{category}={score:.2f}" for category, score in sorted(flags.items()))
             self._caller.reply_fields[HEADER] = ", ".join(told)
-            if REVIEW in flags:
-                self.reviewed.add("input")
+            self.noted["input"] = dict(flags)
 
         return moderated_steps(self._service, subject, self._requests, self.prepared, noted=noted, source=source)
 
@@ -239,8 +237,8 @@ class Generation:
         self._generated[prompt, delta.index] = delta.usage.completion_tokens
         if delta.finish_reason is None:
             return
-        if REVIEW in dict(delta.flags):
-            self.reviewed.add("output")
+        if delta.flags:
+            self.noted["output"] = self.noted.get("output", {}) | dict(delta.flags)
         meter.end(now, cast(Outcome, delta.finish_reason.value))
         self.guessed_tokens += delta.usage.guessed_tokens
         self.accepted_tokens += delta.usage.accepted_tokens

@@ -110,7 +110,7 @@ def _judged_texts(service: Service, policy: Policy, request: TextRequest, prepar
 
 
 def _text_of(message: dict[str, Any]) -> str:
-    """All that a template could write of it: contents, reasoning, who is said to speak, names and arguments of calls."""
+    """All that a template could write of it: contents, reasoning, the speaker, names and arguments of calls."""
     content = message.get("content")
     parts = [*(content if isinstance(content, list) else [content]), message.get("reasoning_content")]
     parts.append(message.get("name"))

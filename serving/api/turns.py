@@ -48,9 +48,13 @@ class ModelCalls:
         return sum(made.completion_tokens for made in self._made)
 
     @property
-    def reviewed(self) -> set[Direction]:
-        """What a person will look at, and may be told of."""
-        return set().union(*(made.reviewed for made in self._made))
+    def noted(self) -> dict[Direction, dict[str, float]]:
+        """What moderation noted of all that was asked and answered: category and score."""
+        found: dict[Direction, dict[str, float]] = {}
+        for made in self._made:
+            for direction, flags in made.noted.items():
+                found[direction] = found.get(direction, {}) | flags
+        return found
 
     async def __call__(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]:
         # One turn has one model, which was chosen for it.

@@ -21,7 +21,7 @@ from serving.api.responses.asked import their_param, turn_request
 from serving.api.responses.body import ResponsesBody
 from serving.api.responses.container_files import ContainerFiles
 from serving.api.responses.items import stored_items
-from serving.api.responses.outline import is_whole, outline_of, review_notice, whole
+from serving.api.responses.outline import is_whole, moderation_notices, outline_of, whole
 from serving.api.responses.output import Output, Told, Write, sources_of
 from serving.api.responses.owner import owner_for
 from serving.api.responses.record import Record, StoredRecord, Unrecorded
@@ -245,8 +245,8 @@ class MadeResponse:
                 async for told in self._written(self._seen(event)):
                     yield told
         assert ended is not None
-        if self.generation.reviewed:
-            self._outline.note(review_notice(self.generation.reviewed))
+        for notice in moderation_notices(self.generation.noted):
+            self._outline.note(notice)
         async for told in self._written(self._output.end(whole=is_whole(ended))):
             yield told
         self._outline.end(ended, self._turns.service.now())

@@ -1,7 +1,7 @@
 """The response object: what is asked, how far it is, what came of it. Its output stands in items of their own."""
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from serving.api.responses.items import shown
 from serving.errors import WeftError
 from serving.orchestrator.context import Context
 from serving.orchestrator.moderation.judges.judge import Direction
+from serving.orchestrator.moderation.policy import REVIEW, UNJUDGED
 from serving.orchestrator.turn_events import Notice, TurnEnd, TurnEnded, TurnUsage
 from serving.sessions.conversations.records import Item
 
@@ -98,11 +99,19 @@ def outline_of(body: ResponsesBody, response_id: str, model: str, now: float) ->
     return Outline(response_id, math.floor(now), model, asked=_asked(body))
 
 
-def review_notice(reviewed: Set[Direction]) -> Notice:
-    """Of what a policy has routed to a person."""
-    named = [word for direction, word in _SIDES.items() if direction in reviewed]
-    facts = {"of": [direction for direction in _SIDES if direction in reviewed]}
-    return Notice("review", f"a person will look at {' and '.join(named)}", facts)
+def moderation_notices(noted: Mapping[Direction, Mapping[str, float]]) -> Iterator[Notice]:
+    """What a policy noted of the question and of the answer, and what it has routed to a person."""
+    for direction, side in _SIDES.items():
+        scores = {category: score for category, score in noted.get(direction, {}).items() if category != REVIEW}
+        if scores:
+            told = f"the server's content policy noted {side}: {', '.join(sorted(scores))}"
+            if UNJUDGED in scores:
+                told = f"{side} could not be checked against the server's content policy"
+            yield Notice("moderation", told, {"of": direction, "scores": scores})
+    reviewed = [direction for direction in _SIDES if REVIEW in noted.get(direction, {})]
+    if reviewed:
+        named = " and ".join(_SIDES[direction] for direction in reviewed)
+        yield Notice("review", f"a person will look at {named}", {"of": reviewed})
 
 
 def whole(facts: Mapping[str, Any], outputs: Sequence[Item], include: Sequence[str] = ()) -> dict[str, Any]:

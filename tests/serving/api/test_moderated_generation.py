@@ -40,6 +40,7 @@ from tests.serving.api.conftest import MODEL, WINDOW, Api, ApiMaker, chat_body, 
 from tests.serving.api.gated_engine import GatedEngine
 from tests.serving.api.grpc.serving_grpc import serving_grpc
 from tests.serving.api.listening import listening
+from tests.serving.api.responses.asking import told
 from tests.serving.api.test_websocket import socket_to
 from tests.serving.api.test_websocket import text_of as socket_text
 
@@ -175,6 +176,27 @@ async def test_what_is_only_annotated_is_answered_with_a_note(make_api: ApiMaker
     reply = await api.post(CHAT, chat_body(messages=[{"role": "user", "content": "He said: i will kill you"}]))
     assert reply.json()["choices"][0]["message"]["content"] == "Calm down."
     assert reply.headers["x-weft-moderation"] == "harassment/threatening=0.95"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_has_among_its_notices_what_was_noted(make_api: ApiMaker, stream: bool) -> None:
+    """The head of its stream has left before anything is judged."""
+    rule = RuleConfig(category="harassment/threatening", input="annotate", output="annotate")
+    api = make_api(make_api.says(ANSWER), make_api.says("Fine."), moderation=moderation(PolicyConfig(rules=(rule,))))
+    for said, noted in (("He said: i will kill you", ["input", "output"]), ("hello", [])):
+        body = {"input": said, "store": False, "stream": stream}
+        reply = await api.post("/v1/responses", body)
+        made = told(reply.text)[-1]["response"] if stream else reply.json()
+        assert [notice["facts"] for notice in made["notices"]] == [{"of": side, "scores": FLAG} for side in noted]
+        assert {notice["kind"] for notice in made["notices"]} <= {"moderation"}
+
+
+async def test_a_response_that_is_cut_says_what_for(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says(ANSWER), moderation=moderation())
+    made = (await api.post("/v1/responses", {"input": "hi"})).json()
+    assert made["incomplete_details"] == {"reason": "content_filter"}
+    (notice,) = made["notices"]
+    assert notice["text"] == "the server's content policy noted this answer: harassment/threatening"
 
 
 async def test_one_choice_that_is_cut_ends_alone(make_api: ApiMaker) -> None:
