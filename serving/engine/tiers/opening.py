@@ -6,6 +6,7 @@ from pathlib import Path
 
 from serving.config import Deployment
 from serving.engine.executor import Executor
+from serving.engine.limits import ExecutorLimits
 from serving.engine.tiers.copier import PageCopier
 from serving.engine.tiers.host_pages import HostPages, PageForm
 from serving.engine.tiers.moves import Tier
@@ -38,7 +39,7 @@ def open_tiers(deployment: Deployment, executor: Executor, version: str) -> Page
             raise ConfigError(
                 f"prefix_cache.disk_bytes is {table.disk_bytes}, and a page has {page_bytes}", param="disk_bytes"
             )
-        files = PageFiles(table.disk, fingerprint_of(deployment, exchange.form, version), page_bytes)
+        files = PageFiles(table.disk, fingerprint_of(deployment, exchange.form, version, executor.limits), page_bytes)
     tiers = PageTiers(
         PageCopier(exchange, HostPages(exchange.form, slots), files),
         device_pages=executor.limits.num_pages,
@@ -52,8 +53,11 @@ def open_tiers(deployment: Deployment, executor: Executor, version: str) -> Page
     return tiers
 
 
-def fingerprint_of(deployment: Deployment, form: PageForm, version: str) -> bytes:
+def fingerprint_of(deployment: Deployment, form: PageForm, version: str, limits: ExecutorLimits) -> bytes:
     """What the bytes of a page depend on beside its digest: how it lies, how it is computed, and by which files.
+
+    The window is part of it, since some models turn keys by it (`models.rope.LongRope`), and so are the layers whose
+    states lie in a page.
 
     The times of the files are part of it, since `version` reads only some of their blocks.
     """
@@ -63,6 +67,8 @@ def fingerprint_of(deployment: Deployment, form: PageForm, version: str) -> byte
         "page_size": engine.page_size,
         "cache_dtype": engine.cache_dtype,
         "model": [model.dtype, model.quantization, model.group_size, model.activations],
+        "window": limits.max_model_len,
+        "watched": None if limits.watched is None else limits.watched.layers,
         "version": version,
         "files": _files(model.checkpoint),
     }

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from serving.config import Deployment, EngineConfig, ModelConfig
+from serving.engine.limits import WatchedLayers
 from serving.engine.local import start_local_engine
 from serving.engine.request import GenerateRequest, SamplingParams
 from serving.engine.tiers.opening import fingerprint_of, open_tiers
@@ -52,19 +53,26 @@ async def test_an_engine_finds_what_the_one_before_it_left_on_disk_and_nothing_o
 
 
 def test_a_fingerprint_changes_with_what_a_page_depends_on(tmp_path: Path) -> None:
-    form = tiny_executor().page_exchange().form
+    executor = tiny_executor()
+    form, limits = executor.page_exchange().form, executor.limits
     base = deployment(tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"1")
     other_type = dataclasses.replace(base, model=dataclasses.replace(base.model, dtype="bfloat16"))
+    longer = dataclasses.replace(limits, max_model_len=2 * limits.max_model_len)
+    heads = [
+        dataclasses.replace(limits, watched=WatchedLayers(layers=layers, width=8, dtype="float32"))
+        for layers in ((0, 1), (0, 2))
+    ]
     kinds = [
-        fingerprint_of(base, form, "v"),
-        fingerprint_of(base, form, "w"),
-        fingerprint_of(other_type, form, "v"),
-        fingerprint_of(base, dataclasses.replace(form, words=("uint8",)), "v"),
+        fingerprint_of(base, form, "v", limits),
+        fingerprint_of(base, form, "w", limits),
+        fingerprint_of(other_type, form, "v", limits),
+        fingerprint_of(base, dataclasses.replace(form, words=("uint8",)), "v", limits),
+        *(fingerprint_of(base, form, "v", other) for other in (longer, *heads)),
     ]
     weights.write_bytes(b"12")
-    kinds.append(fingerprint_of(base, form, "v"))
+    kinds.append(fingerprint_of(base, form, "v", limits))
     assert len(set(kinds)) == len(kinds)
 
 
