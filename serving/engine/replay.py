@@ -42,7 +42,7 @@ def deployment_of(header: TraceHeader, checkpoint: Path) -> Deployment:
     def table(kind: type, name: str, **more: Any) -> Any:
         return msgspec.convert(header.tables[name] | more, kind, dec_hook=lambda kind, value: kind(value))
 
-    if header.tables["speculation"].get("kind") in ("draft", "eagle3"):
+    if header.tables.get("speculation", {}).get("kind") in ("draft", "eagle3"):
         raise UnsupportedError(
             "the trace has guesses of a draft model or an EAGLE-3 head, which a replay has not", param="trace"
         )

@@ -132,7 +132,10 @@ class TraceReader:
             raise RequestError(
                 f"{path}: a trace of version {facts.get('version')}, and this weft reads {VERSION}", param="trace"
             )
-        return msgspec.convert(facts, TraceHeader)
+        try:
+            return msgspec.convert(facts, TraceHeader)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"{path}: the trace's header is damaged: {error}", param="trace") from error
 
     def _next(self) -> bytes | None:
         prefix = self._file.read(_LENGTH.size)

@@ -17,7 +17,7 @@ from serving.engine.operation import StartTrace, StopTrace
 from serving.engine.plan import StepPlan
 from serving.engine.replay import deployment_of, replay
 from serving.engine.request import GenerateRequest, SamplingParams
-from serving.engine.step_trace import VERSION, TracedResult, TraceHeader, TraceReader
+from serving.engine.step_trace import FORM, VERSION, TracedResult, TraceHeader, TraceReader
 from serving.errors import NotFoundError, RequestError, UnsupportedError
 from serving.settings.operations import OperationsConfig
 from tests.fakes.held_steps import held_steps
@@ -176,12 +176,15 @@ def test_only_a_trace_of_this_version_is_read(tmp_path: Path) -> None:
             "no step",
         ),
         (msgspec.msgpack.encode(msgspec.structs.replace(header, version=99)), "version 99"),
+        (msgspec.msgpack.encode({"type": "header", "form": FORM, "version": VERSION}), "header is damaged: .*missing"),
     ):
         path.write_bytes(len(data).to_bytes(4, "little") + data)
         with pytest.raises(RequestError, match=says):
             TraceReader(path)
     with pytest.raises(RequestError, match="cannot be read"):
         TraceReader(tmp_path / "missing")
+    with pytest.raises(RequestError, match="header is damaged"):
+        deployment_of(header, tmp_path)
 
 
 def test_masks_without_a_step_are_no_trace() -> None:
