@@ -163,6 +163,12 @@ def turn_tools(tools: Sequence[AnyTool], toolbox: Toolbox) -> TurnTools:
             )
         if isinstance(tool, FileSearchTool):
             _check_file_search(tool, number)
+        if isinstance(tool, FileSearchTool | CodeInterpreterTool) and not here.keys().isdisjoint(names):
+            raise RequestError(
+                f"tools[{number}]: there is one {label} in a request, with all that it is to have; send one",
+                param=f"tools[{number}]",
+                code="invalid_value",
+            )
         if not names:
             unavailable.append(label)
         if isinstance(tool, McpTool) and tool.allowed_tools is not None and names:

@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from serving.api.responses.tools import McpTool, NamedBuiltin, NamedMcp, NamedWebSearch, chosen_tool, turn_tools
+from serving.api.responses.tools import (
+    AnyTool,
+    AutoContainer,
+    CodeInterpreterTool,
+    FileSearchTool,
+    McpTool,
+    NamedBuiltin,
+    NamedMcp,
+    NamedWebSearch,
+    chosen_tool,
+    turn_tools,
+)
 from serving.errors import RequestError
 from serving.orchestrator.tools.registry import ToolResult, ToolScope
 from serving.orchestrator.tools.toolbox import Toolbox
@@ -51,6 +62,25 @@ def test_an_allowed_tool_that_its_server_does_not_have_is_refused(toolbox: Toolb
     with pytest.raises(RequestError, match="'yesterday', which the server time does not have") as refused:
         turn_tools([McpTool(server_label="time", allowed_tools=["now", "yesterday"])], toolbox)
     assert refused.value.param == "tools[0].allowed_tools"
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [FileSearchTool(vector_store_ids=["vs_1"]), FileSearchTool(vector_store_ids=["vs_2"])],
+        [CodeInterpreterTool(container=AutoContainer(type="auto")), CodeInterpreterTool(container="cntr_1")],
+    ],
+    ids=["file_search", "code_interpreter"],
+)
+def test_a_second_search_or_interpreter_is_refused_and_does_not_take_the_place_of_the_first(
+    toolbox: Toolbox, tools: list[AnyTool]
+) -> None:
+    for name in ("file_search", "code_interpreter"):
+        toolbox.registry.add(_Remote(name))
+    with pytest.raises(RequestError, match=r"there is one (file_search|code_interpreter) in a request") as refused:
+        turn_tools(tools, toolbox)
+    assert refused.value.param == "tools[1]"
+    assert len(turn_tools(tools[1:], toolbox).here) == 1
 
 
 def test_a_chosen_tool_is_looked_for_on_its_server(toolbox: Toolbox) -> None:
