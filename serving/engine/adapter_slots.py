@@ -96,7 +96,7 @@ class AdapterSlots:
 
     def pin(self, name: str, pinned: bool) -> Ticket | None:
         """Keeps an adapter in its slot, or lets it go again. What is returned is to be waited for, and its lease given
-        back. Raises NotFoundError; RequestError where one slot would not be left for the others."""
+        back. Raises NotFoundError; RequestError where one slot would not be left for the others; as `ask` does."""
         adapter = self._known(name)
         if pinned and not adapter.pinned:
             count = sum(other.pinned for other in self.known.values())
@@ -106,11 +106,15 @@ class AdapterSlots:
                     param="pinned",
                     code="too_many_pins",
                 )
-        adapter.pinned = pinned
+        if not pinned:
+            adapter.pinned = False
+            return None
         slot = self._slot_of(adapter)
-        if pinned and slot is not None:
+        if slot is not None:
             slot.draining = False
-        return self.ask(name) if pinned else None
+        ticket = self.ask(name)  # first, so that what is refused pins nothing
+        adapter.pinned = True
+        return ticket
 
     def ask(self, name: str) -> Ticket:
         """A lease at once where the adapter is in a slot, else after a load. Raises NotFoundError, OverloadedError."""

@@ -124,6 +124,14 @@ def test_one_slot_is_left_without_a_pin() -> None:
         driven.slots.pin("b", True)
 
 
+def test_what_finds_no_place_in_the_queue_is_not_pinned() -> None:
+    driven = Driven(2, at_once=False, max_waiting=1)
+    driven.ask("a")
+    with pytest.raises(OverloadedError):
+        driven.slots.pin("b", True)
+    assert not driven.slots.known["b"].pinned
+
+
 def test_an_adapter_that_is_unloaded_leaves_with_its_last_stream() -> None:
     driven = Driven(1)
     held = driven.ask("a")
