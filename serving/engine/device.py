@@ -26,6 +26,7 @@ from pallas_kernels.grouped import GroupedMatmul
 from pallas_kernels.tuning import load_table
 from serving.config import Deployment, EngineConfig
 from serving.engine.adapter_stacks import stacks_for
+from serving.engine.compilation_cache import program_folder
 from serving.engine.draft_model import load_draft
 from serving.engine.drafter import Drafter
 from serving.engine.eagle_head import load_head
@@ -212,9 +213,12 @@ def keep_freed_memory() -> None:
 
 
 def keep_compilations(directory: Path | None) -> None:
-    """Turns on JAX's persistent compilation cache, for every program however small."""
-    directory = directory or Path.home() / ".cache" / "weft" / "compilation"
-    jax.config.update("jax_compilation_cache_dir", str(directory))
+    """Turns on JAX's persistent compilation cache, for every program however small. `directory` is as in
+    `program_folder`. Raises ConfigError."""
+    folder = program_folder(directory, writes=jax.process_index() == 0)
+    if folder is None:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
