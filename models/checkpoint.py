@@ -151,8 +151,7 @@ class _Source:
     def shapes(self, dtype: Any, layers: LayerForm, mesh: Mesh | None = None) -> Model:
         """The model with its shapes alone. Raises QuantizationError."""
         model = self.family.build(self.config, dtype, seed=None, layers=layers)
-        if self._described.recipe is not None:
-            quantize_model(model, self._described.recipe, self._products, mesh)
+        quantize_model(model, self._described.recipe, self._products, mesh)
         return model
 
     def hub_weights(self, files: TensorFiles, listed: Model, progress: Progress | None) -> HubWeights:

@@ -82,12 +82,20 @@ class QuantizedWeight(nnx.Module):
         return QuantizedArray(self.values[...], self.scales[...], zeros, groups, self.form)
 
 
-def quantize_model(model: Any, recipe: Recipe, products: Products, mesh: Mesh | None = None) -> None:
-    """Puts QuantizedWeights in the place of the model's weights that `recipe` names, in either form of its layers.
+def quantize_model(model: Any, recipe: Recipe | None, products: Products, mesh: Mesh | None = None) -> None:
+    """Puts QuantizedWeights in the place of the model's weights that `recipe` names, in either form of its layers; None
+    names none.
 
     A weight that is a jax.ShapeDtypeStruct stays one; another is rounded. Raises QuantizationError for a weight that
-    cannot be kept so, or not on this mesh.
+    cannot be kept so, or not on this mesh, and for activations that no weight would be multiplied with.
     """
+    if recipe is None:
+        if products.activations is not None:
+            raise QuantizationError(
+                f"activations in {products.activations} go with weights in {products.activations}, and these are kept "
+                "in full: ask for both, or for none"
+            )
+        return
     for path, module in list(nnx.iter_modules(model)):
         for name, param in list(vars(module).items()):
             if isinstance(param, nnx.Param) and (form := _form(param, (*path, name), recipe, products, mesh)):

@@ -86,8 +86,7 @@ class AbstractDeployment:
         self._mesh, self._limits = mesh, limits
         self.body, self.page_dtype = attention_body(body), cache_dtype or dtype
         model = family.build(config, dtype, seed=None, layers="stacked")
-        if recipe is not None:
-            quantize_model(model, recipe, products or Products(), mesh)
+        quantize_model(model, recipe, products or Products(), mesh)
         use_grouped_matmul(model, checked_matmul(grouped_matmul_body(body)))
         self._parameters = sum(parameters_of(variable) for _, variable in nnx.to_flat_state(nnx.state(model)))
         self._model = on_abstract_mesh(model, placement_of(mesh, self.shape.num_heads, self.shape.num_kv_heads))

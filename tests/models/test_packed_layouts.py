@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from models.checkpoint import convert, load
 from models.errors import CheckpointError
 from models.interface import LayerForm
-from models.quantization import Products, QuantizedWeight, at_load
+from models.quantization import Products, QuantizationError, QuantizedWeight, at_load
 from tests.models import packed_checkpoints
 from tests.models.forward import dense_logits
 from tests.models.packed_checkpoints import (
@@ -102,6 +102,16 @@ def test_a_quantized_checkpoint_is_not_quantized_once_more(tmp_path: Path) -> No
     directory = packed_checkpoints.write(tmp_path, *LAYOUTS["int8"])
     with pytest.raises(CheckpointError, match="once more"):
         load(directory / "packed", jnp.float32, quantization=at_load("int4"))
+
+
+def test_activations_beside_weights_in_full_are_refused(tmp_path: Path) -> None:
+    """They were taken, and changed nothing."""
+    directory = packed_checkpoints.write(tmp_path, *LAYOUTS["int8"])
+    load(directory / "packed", jnp.float32, products=Products(activations="int8"))
+    with pytest.raises(
+        QuantizationError, match="activations in int8 go with weights in int8, and these are kept in full"
+    ):
+        load(directory / "full", jnp.float32, products=Products(activations="int8"))
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:

@@ -227,6 +227,8 @@ def test_refusals_say_what_would_be_right() -> None:
         at_load("int8", 128)
     with pytest.raises(QuantizationError, match="activations in int8 go with weights in int8"):
         built("dense", "int4", Products(activations="int8"))
+    with pytest.raises(QuantizationError, match="kept in full: ask for both"):
+        quantize_model(built("dense", None, Products()), None, Products(activations="int8"))
     reordered, experts = Scheme(kind="int4", group=16, reordered=True), built("experts", None, Products())
     with pytest.raises(QuantizationError, match=r"desc_act\) are not offered for this weight"):
         quantize_model(experts, lambda path: reordered, Products())
