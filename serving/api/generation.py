@@ -46,9 +46,10 @@ class Generation:
         stream: bool,
         client_names: Mapping[str, str] | None = None,
         reused: ReusedAnswer | None = None,
+        answer: int = 0,
     ) -> None:
         """`client_names` are those that the client used for parameters which have another name below this layer.
-        `reused` is for requests of one prompt that an earlier answer may serve."""
+        `reused` is for requests of one prompt that an earlier answer may serve. `answer` is its number in a turn."""
         self.prepared: list[PreparedPrompt] = []
         self.cached_tokens = 0
         self.guessed_tokens = 0
@@ -61,6 +62,7 @@ class Generation:
         self._stream = stream
         self._client_names = client_names or {}
         self._reused = reused
+        self._answer = answer
         self._choice: ModelChoice | None = None  # once the model is chosen
         self._generated: dict[tuple[int, int], int] = {}  # tokens of each choice, whether it ended or not
         self._meters: dict[tuple[int, int], StreamMeter] = {}
@@ -198,7 +200,9 @@ class Generation:
             self._caller.reply_fields[HEADER] = ", ".join(told)
             self.noted["input"] = dict(flags)
 
-        return moderated_steps(self._service, subject, self._requests, self.prepared, noted=noted, source=source)
+        return moderated_steps(
+            self._service, subject, self._requests, self.prepared, noted=noted, source=source, answer=self._answer
+        )
 
     async def _measured(self) -> Steps:
         self._meters = {

@@ -32,10 +32,12 @@ def moderated_steps(
     past: Sequence[LoggedEvent] = (),
     noted: Noted = lambda _: None,
     source: StepsOf = merged_steps,
+    answer: int = 0,
 ) -> Steps:
     """(prompt, step) of all prompts, after those of `past`. The prompts are judged while they are read: the first step
     waits for the verdict, which is `noted` where there is something to note. Where a part of the answer is `past`, the
-    prompts have been judged. `source` makes the steps that are judged.
+    prompts have been judged. `source` makes the steps that are judged;
+    `answer` tells those of one turn apart.
 
     Raises, beside what Generator.steps raises, what Moderation.check_input raises: then the generation is closed.
     """
@@ -47,7 +49,7 @@ def moderated_steps(
     gates: tuple[ChoiceGate, ...] = ()
     if policy.judges_output:
         gates = tuple(
-            partial(_gate, service, moderation, policy, subject, number, prompt, texts[number], past)
+            partial(_gate, service, moderation, policy, subject, number, answer, prompt, texts[number], past)
             for number, prompt in enumerate(prepared)
         )
     steps = source(service.generator, prepared, past, gates)
@@ -85,6 +87,7 @@ def _gate(
     policy: Policy,
     subject: Subject,
     number: int,
+    answer: int,
     prepared: PreparedPrompt,
     texts: Sequence[str],
     past: Sequence[LoggedEvent],
@@ -94,7 +97,8 @@ def _gate(
 ) -> AsyncGenerator[ChoiceStep, None]:
     choice = service.generator.choices(prepared)[index]
     prompt = Prompt(prepared.prompt_tokens, texts[-1] if texts else "")
-    paced = moderation.paced(policy, subject, f"{number}.{index}", index, choice, prompt)
+    place = f"{number}.{index}.{answer}" if answer else f"{number}.{index}"
+    paced = moderation.paced(policy, subject, place, index, choice, prompt)
     paced.recall(event.event for event in past if (event.prompt, event.choice) == (number, index))
     return paced.steps(steps)
 

@@ -59,7 +59,7 @@ class ModelCalls:
     async def __call__(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]:
         # One turn has one model, which was chosen for it.
         request = replace(request, model=self._service.card.name, may_fall_back=False)
-        generation = Generation(self._service, [request], self.caller, stream=self._stream)
+        generation = Generation(self._service, [request], self.caller, stream=self._stream, answer=len(self._made))
         self._made.append(generation)
         async with aclosing(generation.deltas()) as deltas:
             async for _, delta in deltas:

@@ -302,6 +302,22 @@ async def test_what_is_routed_waits_for_a_person_once_and_is_not_held_up(
         assert [notice["facts"] for notice in notices] == ([{"of": reviewed}] if tells and reviewed else [])
 
 
+async def test_what_is_routed_of_a_later_answer_of_a_turn_waits_for_a_person_too(
+    make_api: ApiMaker, tmp_path: Path
+) -> None:
+    rule = RuleConfig(category="harassment/threatening", output="route")
+    config = moderation(PolicyConfig(rules=(rule,)), review=tmp_path / "review")
+    call = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
+    api = make_api(
+        make_api.says(f"First, i will kill you.{call}"), make_api.says("Then, i will kill you."), moderation=config
+    )
+    made = (await api.post("/v1/responses", {"input": "hi", "tools": [{"type": "calculator"}]})).json()
+    assert made["status"] == "completed"
+    with sqlite3.connect(tmp_path / "review") as database:
+        excerpts = [excerpt for (excerpt,) in database.execute("SELECT excerpt FROM review ORDER BY at")]
+    assert [excerpt.split(",")[0] for excerpt in excerpts] == ["First", "Then"]
+
+
 class _Continuing(GatedEngine):
     """Goes on after the tokens that were delivered, as an engine does."""
 
