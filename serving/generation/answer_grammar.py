@@ -18,9 +18,16 @@ def answer_grammar(
 ) -> GrammarSpec | None:
     """None where any answer will do. Where the model reasons first, that part is free.
 
-    Raises UnsupportedError where it cannot be told in tokens where the reasoning ends, and as `call_grammar`.
+    Raises UnsupportedError where no token could end the answer, where it cannot be told in tokens where the reasoning
+    ends, and as `call_grammar`.
     """
     grammar = request.grammar if request.calls is None else call_grammar(request.calls, form.calls, tokenizer)
+    if grammar is not None and not tokenizer.eos_token_ids:
+        raise UnsupportedError(
+            "grammar is not supported by this model: its checkpoint names no token that ends a text, so that an answer "
+            "that is complete could not end; the operator can name one as eos_token_id in generation_config.json",
+            param="grammar",
+        )
     free = request.calls is not None and not request.calls.required and request.calls.content is None
     if grammar is None or free or chat_format is None or request.messages is None or request.continue_final_message:
         return grammar

@@ -156,6 +156,8 @@ def request(**fields: Any) -> TextRequest:
 class Thinking:
     """A tokenizer of a model whose reasoning ends with one token."""
 
+    eos_token_ids = (0,)
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return [77] if text == "</think>" else list(text.encode())
 
@@ -194,3 +196,16 @@ def test_in_harmony_content_begins_on_its_channel_and_a_call_after_the_reasoning
         assert spec is not None
         assert spec.starts_after == tuple(tokenizer.encode(after, add_special_tokens=False))
     harmony.close()
+
+
+def test_a_grammar_is_refused_where_no_token_could_end_the_answer_and_it_is_said_why(tokenizer: Tokenizer) -> None:
+    """The engine, which cannot tell, would refuse `ignore_eos`, which nobody sent."""
+    plain = ChatFormat({"default": "{{ messages[0].content }}"}, {}, source="test")
+    form = plain.answer_form("hi", with_tools=False)
+    endless: Any = Thinking()
+    endless.eos_token_ids = ()
+    assert answer_grammar(request(), form, plain, tokenizer) == SPEC
+    with pytest.raises(UnsupportedError, match="names no token that ends a text") as caught:
+        answer_grammar(request(), form, plain, endless)
+    assert caught.value.param == "grammar"
+    plain.close()
