@@ -38,6 +38,7 @@ from scripts.flags import flags_of
 
 PATH = "/v1/completions"
 STOPPED_SECONDS = 5.0
+FULL_SECONDS = 3.0
 DURABLE_SECONDS = 120.0
 DISK_BYTES = 64 << 10
 
@@ -152,20 +153,24 @@ async def leap_in_time(scene: Scene) -> None:
 
 
 async def fill_disk(scene: Scene) -> None:
-    """No file of the API process may grow beyond a few pages: what a full disk does, and for a while only."""
     pid = scene.server.child("api")
-    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (DISK_BYTES, before[1]))
-    await asyncio.sleep(3.0)
+    before = _disk_fills(pid)
+    await asyncio.sleep(FULL_SECONDS)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
 async def fill_disk_and_kill_api(scene: Scene) -> None:
     """The API process dies while its readers are ahead of the log."""
     pid = scene.server.child("api")
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (DISK_BYTES, resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]))
-    await asyncio.sleep(3.0)
+    _disk_fills(pid)
+    await asyncio.sleep(FULL_SECONDS)
     os.kill(pid, signal.SIGKILL)
+
+
+def _disk_fills(pid: int) -> tuple[int, int]:
+    """No file of the process may grow beyond a few pages: what a full disk does. Gives what was allowed before."""
+    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    return resource.prlimit(pid, resource.RLIMIT_FSIZE, (DISK_BYTES, most))
 
 
 async def bad_clients(scene: Scene) -> None:
@@ -204,7 +209,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "the date leaps an hour ahead, then back, memory": (MEMORY, leap_in_time),
     "the date leaps an hour ahead, then back, SQLite": (SQLITE, leap_in_time),
     "the date leaps an hour ahead, then back, Redis": (REDIS, leap_in_time),
-    "disk full for 3 s, SQLite": (SQLITE, fill_disk),
+    f"disk full for {FULL_SECONDS:g} s, SQLite": (SQLITE, fill_disk),
     "disk full, and the API process killed, SQLite": (SQLITE, fill_disk_and_kill_api),
     "clients that never read or vanish": (MEMORY, bad_clients),
     "readers that leave after every tenth event": (MEMORY, readers_leave),

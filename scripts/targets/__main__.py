@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from scripts.targets import deployments, gpu_kernels, tpu_kernels
-from scripts.targets.model_shapes import EXPERTS, HEADS, LATENT
+from scripts.targets.model_shapes import EXPERTS, HEADS, LATENT, of_models
 from scripts.targets.tpu import SMALLEST
 
 PARTS = ("tpu", "gpu", "deployments")
@@ -28,7 +28,7 @@ def main() -> int:
     )
     parser.add_argument("--of", default="", metavar="MODEL", help="only models with this in their name, as 'Gemma 2'")
     args = parser.parse_args()
-    if not any(args.of in shape.model for shape in (*HEADS, LATENT, *EXPERTS)):
+    if not of_models((*HEADS, LATENT, *EXPERTS), args.of):
         parser.error(f"no model of scripts/targets/model_shapes.py has {args.of!r} in its name")
     tables: dict[str, Callable[[], Iterator[bool]]] = {
         "tpu": partial(tpu_kernels.table, args.chips, args.of),

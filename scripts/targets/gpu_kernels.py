@@ -13,7 +13,16 @@ from pallas_kernels.gpu.paged_attention import paged_attention, pool_shape, refu
 from pallas_kernels.grouped import QuantizedExperts
 from pallas_kernels.ragged import AttentionOptions, PoolSpec, RaggedBatch
 from scripts.targets.gpu import Compiled, compile_for_hopper
-from scripts.targets.model_shapes import EXPERT_ROWS, EXPERTS, HEADS, LATENT, PAGE_SIZES, PAGE_TYPES, HeadShape
+from scripts.targets.model_shapes import (
+    EXPERT_ROWS,
+    EXPERTS,
+    HEADS,
+    LATENT,
+    PAGE_SIZES,
+    PAGE_TYPES,
+    HeadShape,
+    of_models,
+)
 
 TOKENS, SEQUENCES, CONTEXT, PAGES, LAYERS = 512, 64, 8192, 1024, 4
 
@@ -22,13 +31,13 @@ def table(of: str = "") -> Iterator[bool]:
     """Of the models whose names hold `of`."""
     print("| attention of | pages | registers by kernel | spilled | shared memory, KiB | TMA faults | pool copied |")
     print("|---|---|---|---|---|---|---|")
-    for shape in (shape for shape in (*HEADS, LATENT) if of in shape.model):
+    for shape in of_models((*HEADS, LATENT), of):
         for page_size in PAGE_SIZES:
             for page_type in PAGE_TYPES if not shape.latent else ("bfloat16",):
                 yield _attention(shape, page_size, page_type)
     print("| experts of | rows, weights | registers by kernel | spilled | shared memory, KiB | TMA faults | copied |")
     print("|---|---|---|---|---|---|---|")
-    for model in (model for model in EXPERTS if of in model.model):
+    for model in of_models(EXPERTS, of):
         for rows in EXPERT_ROWS:
             for dtype in PAGE_TYPES:
                 yield _experts(model.model, rows, model.experts, model.d, model.f, dtype)

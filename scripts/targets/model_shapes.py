@@ -1,6 +1,7 @@
 """The attention and expert shapes of the models that weft is made for, as one device of a usual mesh sees them."""
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
 
 
 class HeadShape(NamedTuple):
@@ -18,6 +19,8 @@ class ExpertShape(NamedTuple):
     d: int
     f: int
 
+
+Shape = TypeVar("Shape", bound=HeadShape | ExpertShape)
 
 HEADS = (
     HeadShape("Llama 3.1 8B on 1", 32, 8, 128),
@@ -43,3 +46,8 @@ EXPERTS = (
     ExpertShape("DeepSeek-V3 on 16", 16, 7168, 2048),
 )
 EXPERT_ROWS = (64, 4096)  # decode, prefill
+
+
+def of_models(shapes: Iterable[Shape], of: str) -> list[Shape]:
+    """Those of the models whose names hold `of`."""
+    return [shape for shape in shapes if of in shape.model]

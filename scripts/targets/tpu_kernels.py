@@ -13,7 +13,16 @@ from pallas_kernels.ragged import AttentionOptions, PoolSpec, RaggedBatch
 from pallas_kernels.tpu.blocks import VMEM_LIMIT
 from pallas_kernels.tpu.grouped_matmul import grouped_matmul
 from pallas_kernels.tpu.paged_attention import paged_attention, pool_shape, refusal
-from scripts.targets.model_shapes import EXPERT_ROWS, EXPERTS, HEADS, LATENT, PAGE_SIZES, PAGE_TYPES, HeadShape
+from scripts.targets.model_shapes import (
+    EXPERT_ROWS,
+    EXPERTS,
+    HEADS,
+    LATENT,
+    PAGE_SIZES,
+    PAGE_TYPES,
+    HeadShape,
+    of_models,
+)
 from scripts.targets.tpu import SMALLEST, compile_for, one_device
 
 TOKENS, SEQUENCES, CONTEXT, PAGES, LAYERS = 512, 64, 8192, 1024, 4
@@ -24,16 +33,16 @@ def table(chips: Sequence[str] = tuple(SMALLEST), of: str = "") -> Iterator[bool
     print("| chip | attention of | pages | VMEM, KiB: decode, prefill, writes | pool copied |")
     print("|---|---|---|---|---|")
     for chip in chips:
-        for shape in (shape for shape in HEADS if of in shape.model):
+        for shape in of_models(HEADS, of):
             for page_size in PAGE_SIZES:
                 for page_type in PAGE_TYPES:
                     yield _attention(chip, shape, page_size, page_type)
-        if of in LATENT.model:
-            yield _attention(chip, LATENT, 64, "bfloat16")
+        for shape in of_models([LATENT], of):
+            yield _attention(chip, shape, 64, "bfloat16")
     print("| chip | experts of | rows | weights | VMEM, KiB |")
     print("|---|---|---|---|---|")
     for chip in chips:
-        for model in (model for model in EXPERTS if of in model.model):
+        for model in of_models(EXPERTS, of):
             for rows in EXPERT_ROWS:
                 for dtype in PAGE_TYPES:
                     yield _experts(chip, model.model, rows, model.experts, model.d, model.f, dtype)
