@@ -12,7 +12,7 @@
     |   `-- SlowReaderError       408  the client took nothing for so long that it was cut off
     |-- RateLimitedError          429  a limit of the tenant's own; retry after `retry_after` seconds
     |-- QuotaError                429  a tenant has as much here as it may; asking again will not help
-    |-- OverloadedError           503  the queue is full; retry after `retry_after` seconds
+    |-- OverloadedError           503  not accepted now: a queue is full, say; retry after `retry_after` seconds
     |-- EngineUnavailableError    503  the engine process is starting or restarting; retry
     |-- EngineError               500  the engine failed on this request; not the client's fault
     |-- StreamLogError            503  the durable log of streams is full or cannot be reached

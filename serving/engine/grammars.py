@@ -7,6 +7,7 @@ A stream gets a copy of the compiled matcher, which shares nothing that is writt
 import asyncio
 import functools
 import hashlib
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -24,6 +25,9 @@ from serving.engine.constraint import Constraint, brief
 from serving.engine.request import MAX_GRAMMAR_BYTES, GrammarKind, GrammarSpec
 from serving.engine.vocabulary import Vocabulary
 from serving.errors import EngineUnavailableError, OverloadedError, RequestError
+from serving.observability.logs import log_failure
+
+log = logging.getLogger(__name__)
 
 _WORKER = Path(__file__).with_name("grammar_worker.py")
 _STARTING = 60.0  # seconds to start an interpreter and to read the vocabulary
@@ -103,6 +107,7 @@ class Grammars:
         self._loaded: tuple[Vocabulary, LLTokenizer, np.ndarray] | None = None
         self._worker = BoundedProcess(_WORKER, [str(self._limits.memory_bytes)], self._teach)
         self._thread = ThreadPoolExecutor(1, "grammar-compiler")
+        self._closing = False
         self._lock = threading.Lock()  # of what follows
         self._known: OrderedDict[bytes, _Compiled | RequestError] = OrderedDict()  # last used last
         self._known_bytes = 0
@@ -110,7 +115,8 @@ class Grammars:
 
     async def constraint(self, spec: GrammarSpec, output: tuple[int, ...] = ()) -> Constraint:
         """A new stream's, which has read `output`. Raises RequestError for the parameter `grammar` where the grammar
-        is malformed, not supported or over a limit, OverloadedError where too many wait to be compiled."""
+        is malformed, not supported or over a limit, OverloadedError where too many wait to be compiled or none can be,
+        EngineUnavailableError once this is closed."""
         compiled = await self._wait(self._compiled(spec))
         assert self._loaded is not None
         constraint = Constraint(compiled.matcher.deep_copy(), self._loaded[2], spec.starts_after)
@@ -121,6 +127,7 @@ class Grammars:
         return constraint
 
     def close(self) -> None:
+        self._closing = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._worker.interrupt()
         self._thread.shutdown()
@@ -134,7 +141,7 @@ class Grammars:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             if future.cancelled():  # by `close`, and not this stream by its client
-                raise EngineUnavailableError("the engine has stopped", code="engine_stopped") from None
+                raise _stopped() from None
             raise
 
     def _compiled(self, spec: GrammarSpec) -> "Future[_Compiled]":
@@ -184,13 +191,20 @@ class Grammars:
         request = {"kind": spec.kind.value, "text": spec.text, "seconds": seconds, "limits": PARSER_LIMITS}
         try:
             self._worker.start()
-        except (TimeoutError, EOFError):  # ended by `close`, or by a machine that has no room for it
-            raise EngineUnavailableError(
-                "the process that compiles grammars did not start", code="grammars_unavailable"
+        except (OSError, EOFError) as error:  # no room for it, or it was ended
+            if self._closing:
+                raise _stopped() from None
+            log_failure(log, "the process that compiles grammars did not start", error)
+            raise OverloadedError(
+                "the process that compiles grammars did not start",
+                retry_after=_RETRY_AFTER,
+                code="grammars_unavailable",
             ) from None
         try:
             answer = self._worker.ask(request, seconds * _WAIT_PER_SECOND)
         except (TimeoutError, EOFError):
+            if self._closing:
+                raise _stopped() from None
             raise _refusal(
                 f"{_WORDS[spec.kind]} needs more than the {seconds:g} s of CPU time, the "
                 f"{self._limits.memory_bytes >> 20} MiB or the depth that compiling one may take",
@@ -240,6 +254,10 @@ def _done(found: _Compiled | RequestError) -> "Future[_Compiled]":
     else:
         future.set_result(found)
     return future
+
+
+def _stopped() -> EngineUnavailableError:
+    return EngineUnavailableError("the engine has stopped", code="engine_stopped")
 
 
 def _refusal(message: str, code: str) -> RequestError:

@@ -48,6 +48,7 @@ from serving.errors import (
     UnsupportedError,
     WeftError,
 )
+from serving.observability.logs import log_event
 
 log = logging.getLogger(__name__)
 
@@ -201,17 +202,19 @@ class LocalEngine:
         return request, lease
 
     async def _wake_for_request(self) -> None:
-        if not self._wake_on_request:
-            raise OverloadedError(
-                "the engine sleeps until it is woken", retry_after=ASLEEP_RETRY_SECONDS, code="engine_asleep"
-            )
-        try:
-            await self.operate(Wake())
-        except RequestError as error:
-            if error.code != "engine_not_asleep":  # another request has woken it
-                raise EngineUnavailableError(
-                    f"the engine cannot wake: {error.message}", code="engine_asleep"
-                ) from error
+        """Raises OverloadedError where it sleeps on: nobody has accepted the request, so no stream was lost with it."""
+        why = "the engine sleeps until it is woken"
+        if self._wake_on_request:
+            try:
+                await self.operate(Wake())
+                return
+            except RequestError as error:
+                if error.code == "engine_not_asleep":  # another request has woken it
+                    return
+                # Not told to clients: it names paths, and what the operator has to change.
+                log_event(log, "the engine cannot wake", level=logging.ERROR, code=error.code, why=error.message)
+                why = "the engine sleeps and cannot be woken by requests"
+        raise OverloadedError(why, retry_after=ASLEEP_RETRY_SECONDS, code="engine_asleep")
 
     async def _constraint(self, request: GenerateRequest) -> Constraint | None:
         if request.grammar is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -220,6 +221,48 @@ def test_closing_does_not_wait_for_what_is_being_compiled() -> None:
             assert isinstance(error, EngineUnavailableError | RequestError)
 
     asyncio.run(scenario())
+
+
+def test_what_closing_breaks_off_is_no_fault_of_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars = Grammars(tiny_vocabulary, VOCAB_SIZE)
+    begun, killed = threading.Event(), threading.Event()
+
+    def ask(request: object, seconds: float) -> dict[str, object]:
+        begun.set()
+        assert killed.wait(10)
+        raise EOFError
+
+    monkeypatch.setattr(grammars._worker, "start", lambda: None)
+    monkeypatch.setattr(grammars._worker, "ask", ask)
+    monkeypatch.setattr(grammars._worker, "interrupt", killed.set)
+
+    async def scenario() -> None:
+        waiting = asyncio.create_task(grammars.constraint(regex("a")))
+        await asyncio.to_thread(begun.wait, 10)
+        await asyncio.to_thread(grammars.close)
+        with pytest.raises(EngineUnavailableError) as stopped:
+            await waiting
+        assert stopped.value.code == "engine_stopped"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("fault", [EOFError(), BlockingIOError("no more processes")])
+def test_where_the_compiling_process_does_not_start_a_grammar_is_not_accepted_now(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = Grammars(tiny_vocabulary, VOCAB_SIZE)
+
+    def start() -> None:
+        raise fault
+
+    with monkeypatch.context() as broken:
+        broken.setattr(grammars._worker, "start", start)
+        with pytest.raises(OverloadedError, match="did not start") as refused:
+            constraint(grammars, regex("a"))
+    assert refused.value.code == "grammars_unavailable"
+    assert constraint(grammars, regex("a")).failure is None
+    grammars.close()
 
 
 def test_a_vocabulary_that_cannot_be_read_is_no_fault_of_the_grammar_and_is_read_again() -> None:

@@ -153,6 +153,23 @@ async def test_a_request_wakes_an_engine_that_is_set_so(executor: Executor, fold
     await engine.close()
 
 
+async def test_a_request_that_cannot_wake_the_engine_is_not_accepted_and_reads_no_path(
+    executor: Executor, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = started(executor, folder, wakes=True)
+    await engine.operate(Sleep(weights="none"))
+    assert engine.model is not None
+    with monkeypatch.context() as gone:
+        gone.setattr(engine.model, "checkpoint", folder / "nowhere")
+        with pytest.raises(OverloadedError, match="cannot be woken") as refusal:
+            await events_of(engine, request("late"))
+    assert refusal.value.code == "engine_asleep"
+    assert str(folder) not in refusal.value.message
+    assert (await engine.stats()).state == EngineState.ASLEEP
+    await engine.operate(Wake())
+    await engine.close()
+
+
 async def test_new_weights_draw_new_tokens_and_reuse_no_old_page(engine: LocalEngine, folder: Path) -> None:
     old = await events_of(engine, request("old"))
     report = await engine.operate(LoadWeights(checkpoint="second"))
