@@ -71,6 +71,7 @@ class TokenConfig:
     tenant_claim: str = "tenant"
     tier_claim: str = "tier"
     scope_claim: str = "scope"
+    scope_required: bool = False  # a token without that claim may do nothing, and not inference
     leeway_seconds: float = 30.0
 
 

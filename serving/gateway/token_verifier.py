@@ -70,13 +70,13 @@ class TokenVerifier:
             subject=str(claims["sub"])[:_MOST_SUBJECT_CHARS],
             tenant=tenant,
             tier=tier,
-            scopes=_scopes(claims.get(self._config.scope_claim)),
+            scopes=_scopes(claims.get(self._config.scope_claim), required=self._config.scope_required),
         )
 
 
-def _scopes(claim: object) -> frozenset[Scope]:
-    """`weft:inference weft:usage`, in one string or in a list. Without the claim: inference."""
-    if claim is None:
+def _scopes(claim: object, *, required: bool) -> frozenset[Scope]:
+    """`weft:inference weft:usage`, in one string or in a list. Without the claim, unless it is required: inference."""
+    if claim is None and not required:
         return frozenset((Scope.INFERENCE,))
     words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
     return frozenset(scope for scope in Scope if f"{_SCOPE_PREFIX}{scope.value}" in words)

@@ -1,6 +1,7 @@
 import base64
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,16 @@ class Issuer:
         return json.dumps({"keys": self.keys}).encode()
 
 
-def identity(issuer: Issuer | None = None, clock: Clock | None = None, **auth: Any) -> Identity:
+def identity(
+    issuer: Issuer | None = None, clock: Clock | None = None, config: TokenConfig = CONFIG, **auth: Any
+) -> Identity:
     key_set = KeySet((issuer or Issuer()).read, now=clock or Clock())
     access = AccessConfig(
-        auth=AuthConfig(jwt=CONFIG, **auth),
+        auth=AuthConfig(jwt=config, **auth),
         tiers=TIERS,
         tenants={"rich": TenantConfig(tier="gold"), "gone": TenantConfig(disabled=True)},
     )
-    return Identity(access, api_key="the one key of all", tokens=TokenVerifier(CONFIG, key_set))
+    return Identity(access, api_key="the one key of all", tokens=TokenVerifier(config, key_set))
 
 
 async def principal_of(found: Identity, secret: str | None, certificate: str | None = None) -> Any:
@@ -146,6 +149,13 @@ async def test_a_token_without_scopes_of_weft_has_none() -> None:
     assert not found.scopes
     with pytest.raises(ForbiddenError):
         found.require(Scope.INFERENCE)
+
+
+async def test_a_token_that_says_nothing_of_scopes_has_inference_unless_it_must_say() -> None:
+    assert (await principal_of(identity(), token())).scopes == {Scope.INFERENCE}
+    strict = identity(config=replace(CONFIG, scope_required=True))
+    assert not (await principal_of(strict, token())).scopes
+    assert (await principal_of(strict, token(scope="weft:inference"))).scopes == {Scope.INFERENCE}
 
 
 async def test_secret_keys_and_short_ones_of_a_key_set_are_not_used() -> None:
