@@ -10,7 +10,7 @@
     |   |-- ConflictError         409  not while something else goes on with the same object
     |   |-- PayloadTooLargeError  413  the body is larger than the server reads
     |   `-- SlowReaderError       408  the client took nothing for so long that it was cut off
-    |-- RateLimitedError          429  a limit of the tenant's own; retry after `retry_after` seconds
+    |-- RateLimitedError          429  a limit of the client's own; retry after `retry_after` seconds
     |-- QuotaError                429  a tenant has as much here as it may; asking again will not help
     |-- OverloadedError           503  not accepted now: a queue is full, say; retry after `retry_after` seconds
     |-- EngineUnavailableError    503  the engine process is starting or restarting; retry
@@ -115,7 +115,7 @@ class SlowReaderError(RequestError):
 
 
 class RateLimitedError(WeftError):
-    """`code` names the limit: requests_per_minute, tokens_per_minute, concurrency."""
+    """`code` names the limit: requests_per_minute, tokens_per_minute, concurrency, too_many_requests (of a socket)."""
 
     http_status = 429
     grpc_code = "RESOURCE_EXHAUSTED"

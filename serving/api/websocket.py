@@ -32,7 +32,15 @@ from serving.api.socket_protocol import DRAINING_EXTENSION
 from serving.api.sse import ABORT_EXTENSION, LEFT, unframed
 from serving.api.stream_routes import begin_durable, followed_reply, owner_of
 from serving.api.tls import PEER_EXTENSION
-from serving.errors import EngineError, OverloadedError, RequestError, SlowReaderError, StreamCancelledError, WeftError
+from serving.errors import (
+    EngineError,
+    OverloadedError,
+    RateLimitedError,
+    RequestError,
+    SlowReaderError,
+    StreamCancelledError,
+    WeftError,
+)
 from serving.gateway.principal import Credentials, Scope
 from serving.observability.logs import log_failure
 from serving.sessions.logged_generation import Admitted
@@ -146,9 +154,9 @@ class _Socket:
                 await self._requests[understood.message.id].cancel()
             return
         if error is None and len(self._requests) >= MOST_REQUESTS:
-            error = RequestError(
+            error = RateLimitedError(
                 f"a socket takes {MOST_REQUESTS} requests at a time; wait for one of them to end",
-                param="id",
+                retry_after=1.0,  # when one of them ends: nobody knows
                 code="too_many_requests",
             )
         if running:

@@ -122,7 +122,7 @@ async def test_one_more_request_than_a_socket_takes_is_refused_and_the_others_go
             await socket.ask(f"r{i}", chat_body())
         await socket.ask("more", chat_body())
         (refused,) = await socket.until_end("more")
-        assert refused["error"]["code"] == "too_many_requests"
+        assert (refused["error"]["type"], refused["error"]["code"]) == ("rate_limit_error", "too_many_requests")
         engine.let(60 * MOST_REQUESTS)
         assert (await socket.until_end("r0"))[-1]["type"] == "done"
 
