@@ -163,7 +163,7 @@ class EngineError(WeftError):
 
 
 class StreamLogError(WeftError):
-    """`code`: log_full, log_unavailable, log_unreadable."""
+    """`code`: log_full, log_unavailable."""
 
     http_status = 503
     grpc_code = "UNAVAILABLE"

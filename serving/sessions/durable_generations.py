@@ -375,8 +375,9 @@ def _decoded(data: bytes) -> Admitted:
         raise _unreadable() from None
 
 
-def _unreadable() -> StreamLogError:
-    return StreamLogError("this stream was written by another version of the server", code=LOG_UNREADABLE)
+def _unreadable() -> EngineError:
+    """Whoever asks again reads it no better, so this is no StreamLogError."""
+    return EngineError("this stream was written by another version of the server", code=LOG_UNREADABLE)
 
 
 def _stopping() -> EngineUnavailableError:

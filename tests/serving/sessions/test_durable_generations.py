@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from serving.engine.request import SamplingParams, TokenEvent
-from serving.errors import EngineUnavailableError, NotFoundError, StreamCancelledError, StreamLogError, WeftError
+from serving.errors import (
+    EngineError,
+    EngineUnavailableError,
+    NotFoundError,
+    StreamCancelledError,
+    StreamLogError,
+    WeftError,
+)
 from serving.generation.request import PreparedPrompt
 from serving.sessions.durable_generations import DurableGenerations, DurablePolicy, Events, Opened
 from serving.sessions.generation_log import LOG_UNAVAILABLE, GenerationLog, LogLimits
@@ -380,8 +387,9 @@ async def test_an_entry_that_cannot_be_read_is_ended_and_taken_up_by_nobody(
     await world.durable.tick()
     assert world.counts == ["unreadable"]
     assert await log.claim() == []
-    with pytest.raises(StreamLogError):
+    with pytest.raises(EngineError) as refused:
         await world.durable.find("s", "me")
+    assert (refused.value.code, refused.value.retryable) == ("log_unreadable", False)
     await log.close()
     await world.durable.close()
 
