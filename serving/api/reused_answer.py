@@ -32,6 +32,7 @@ class ReusedAnswer:
         self._request = request
         self._tenant = tenant
         self._fields = fields
+        self._era = cache.era
 
     async def steps(self, prepared: PreparedPrompt, lease: Lease, moderated: Callable[[StepsOf], Steps]) -> Steps:
         """`moderated` gives a source's steps as they may be seen."""
@@ -51,9 +52,9 @@ class ReusedAnswer:
                 yield prompt, step
         answer = None if record is None else record.answer()
         if answer is not None and mode == "shadow":
-            cache.compare(request, prepared, tenant, most, answer)
+            cache.compare(request, prepared, tenant, most, answer, self._era)
         elif answer is not None and look is not None:
-            cache.keep(look, answer)
+            cache.keep(look, answer, self._era)
 
     async def _served(
         self, match: Match, prepared: PreparedPrompt, lease: Lease, moderated: Callable[[StepsOf], Steps]

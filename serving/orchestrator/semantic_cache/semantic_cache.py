@@ -60,6 +60,7 @@ class SemanticCache:
             now=now,
         )
         self._weights = ""
+        self._era = 0
         self._comparing: set[asyncio.Task[None]] = set()
         self._metrics.entries.set_function(lambda: len(self._entries))
         self._metrics.bytes.set_function(lambda: self._entries.bytes)
@@ -68,6 +69,12 @@ class SemanticCache:
     def size(self) -> tuple[int, int]:
         """Entries, and their bytes."""
         return len(self._entries), self._entries.bytes
+
+    @property
+    def era(self) -> int:
+        """It ends whenever answers are dropped, of whichever tenant: what others were being answered is not kept
+        either, which costs them a miss."""
+        return self._era
 
     def mode_of(self, tenant: str) -> CacheMode:
         return self._config.tenants.get(tenant, self._config.mode)
@@ -88,19 +95,21 @@ class SemanticCache:
         self._metrics.lookups.labels(self.mode_of(tenant), outcome).inc()
         return look
 
-    def keep(self, look: Look, answer: Answer) -> None:
-        """For later questions, where it is of the weights that were asked."""
-        if look.vector is not None and answer.weights == look.question.weights:
+    def keep(self, look: Look, answer: Answer, era: int) -> None:
+        """For later questions, where it is of the weights that were asked, and nothing was dropped since `era`, in
+        which the request came: what is erased would be there again."""
+        if look.vector is not None and answer.weights == look.question.weights and era == self._era:
             self._entries.add(look.question, look.vector, answer)
 
     def compare(
-        self, request: TextRequest, prepared: PreparedPrompt, tenant: str, most_tokens: int, fresh: Answer
+        self, request: TextRequest, prepared: PreparedPrompt, tenant: str, most_tokens: int, fresh: Answer, era: int
     ) -> None:
-        """Beside what goes on: what would have been served, held against the answer that was given."""
+        """Beside what goes on: what would have been served, held against the answer that was given. `era` as of
+        `keep`."""
         if len(self._comparing) >= _MOST_COMPARING:
             self._metrics.lookups.labels(self.mode_of(tenant), "skipped").inc()
             return
-        task = asyncio.create_task(self._compared(request, prepared, tenant, most_tokens, fresh))
+        task = asyncio.create_task(self._compared(request, prepared, tenant, most_tokens, fresh, era))
         self._comparing.add(task)
         task.add_done_callback(self._comparing.discard)
 
@@ -110,6 +119,7 @@ class SemanticCache:
 
     def drop(self, tenant: str | None = None) -> int:
         """All answers, or those of a tenant. How many they were."""
+        self._era += 1
         return self._entries.drop(tenant)
 
     async def erase(self, tenant: str, dry_run: bool) -> Mapping[str, int]:
@@ -142,13 +152,13 @@ class SemanticCache:
         return "miss" if match is None else "hit", Look(question=question, vector=vector, match=match)
 
     async def _compared(
-        self, request: TextRequest, prepared: PreparedPrompt, tenant: str, most_tokens: int, fresh: Answer
+        self, request: TextRequest, prepared: PreparedPrompt, tenant: str, most_tokens: int, fresh: Answer, era: int
     ) -> None:
         look = await self.look(request, prepared, tenant, most_tokens)
         if look is None:
             return
         if look.match is None:
-            self.keep(look, fresh)
+            self.keep(look, fresh, era)
             return
         try:
             similarity = await answer_similarity(self._encoder, look.match.answer.text, fresh.text)

@@ -15,6 +15,7 @@ from serving.client import Client
 from serving.config import ServerConfig
 from serving.engine.client import EngineStats
 from serving.engine.embedding import Embedder
+from serving.engine.request import GenerateRequest
 from serving.errors import EngineError
 from serving.gateway.gateway import Gateway
 from serving.gateway.identity import Identity
@@ -26,7 +27,7 @@ from serving.orchestrator.semantic_cache.semantic_cache import SemanticCache
 from serving.settings.moderation import JudgeConfig, ModerationConfig, PolicyConfig, RuleConfig
 from serving.settings.semantic_cache import SemanticCacheConfig
 from tests.fakes.embedder import CountingEmbedder
-from tests.fakes.engine import ScriptedEngine
+from tests.fakes.engine import Script, ScriptedEngine
 from tests.fakes.word_encoder import word_text_embedder
 from tests.serving.api.conftest import WINDOW, Api, ApiMaker, chat_body, text_of
 from tests.serving.api.grpc.serving_grpc import serving_grpc
@@ -287,6 +288,25 @@ async def test_tenants_share_nothing_are_limited_and_pay_for_the_prompt_alone(of
     await gateway.close()
     (row,) = sum_usage(tmp_path / "usage.sqlite", since=None, until=None, tenant="acme")
     assert (row.prompt_tokens, row.output_tokens) == (2 * tokens, len(ANSWER) + 1)
+
+
+@pytest.mark.parametrize("mode", ["serve", "shadow"])
+async def test_what_is_being_answered_while_it_is_cleared_is_not_kept(office: Office, mode: str) -> None:
+    api = office(mode=mode)
+    script = api.engine.scripts[0]
+
+    def erased(_: GenerateRequest) -> Script:
+        cache_of(api).drop("anonymous")
+        return script
+
+    api.engine.script_for = erased
+    await said(api, asking())
+    await cache_of(api).settled()
+    assert cache_of(api).size[0] == 0
+    api.engine.script_for = None
+    await said(api, asking())
+    await cache_of(api).settled()
+    assert cache_of(api).size[0] == 1, "what begins afterwards is"
 
 
 async def test_an_operator_sees_its_size_and_clears_it(office: Office) -> None:
