@@ -9,6 +9,7 @@
     |   |-- NotFoundError         404  no such model or object
     |   |-- ConflictError         409  not while something else goes on with the same object
     |   |-- PayloadTooLargeError  413  the body is larger than the server reads
+    |   |-- SlowWriterError       408  the client's request has not come in time
     |   `-- SlowReaderError       408  the client took nothing for so long that it was cut off
     |-- RateLimitedError          429  a limit of the client's own; retry after `retry_after` seconds
     |-- QuotaError                429  a tenant has as much here as it may; asking again will not help
@@ -104,6 +105,16 @@ class ConflictError(RequestError):
 class PayloadTooLargeError(RequestError):
     http_status = 413
     grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class SlowWriterError(RequestError):
+    """Over HTTP the protocol itself says the same."""
+
+    http_status = 408
+    grpc_code = "DEADLINE_EXCEEDED"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = "request_timeout") -> None:
+        super().__init__(message, param=param, code=code)
 
 
 class SlowReaderError(RequestError):

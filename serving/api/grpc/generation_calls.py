@@ -25,7 +25,7 @@ from serving.api.request_body import BODY_SECONDS, PARSED_IN_THREAD_ABOVE
 from serving.api.service import Service
 from serving.api.token_routes import decoded_tokens, encoded_prompt, windows_of
 from serving.client import schema
-from serving.errors import RequestError, SlowReaderError
+from serving.errors import RequestError, SlowReaderError, SlowWriterError
 
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext
@@ -122,9 +122,7 @@ async def _typed(context: Context, read: Callable[[bytes], T]) -> T:
         async with asyncio.timeout(BODY_SECONDS):
             data = await context.read()
     except TimeoutError:
-        raise RequestError(
-            f"the request did not arrive within {BODY_SECONDS:g} seconds", param="the message", code="request_timeout"
-        ) from None
+        raise SlowWriterError(f"the request did not arrive within {BODY_SECONDS:g} seconds") from None
     if not isinstance(data, bytes):  # the end of the client's side
         raise RequestError("a request is required", param="the message", code="missing_required_parameter")
     if len(data) > PARSED_IN_THREAD_ABOVE:

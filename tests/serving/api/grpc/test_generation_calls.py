@@ -237,5 +237,6 @@ async def test_a_request_that_never_arrives_is_not_waited_for_without_end(
         empty = channel.stream_unary(schema.method("Generate"))(iter(()))
         with pytest.raises(grpc.aio.AioRpcError) as missing:
             await empty
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert details_of(caught.value)["ErrorInfo"].reason == "request_timeout"
     assert details_of(missing.value)["ErrorInfo"].reason == "missing_required_parameter"
