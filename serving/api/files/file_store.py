@@ -12,7 +12,7 @@ import msgspec
 
 from serving.access import StorageConfig
 from serving.config import FilesConfig
-from serving.errors import NotFoundError, QuotaError, RequestError
+from serving.errors import ConflictError, NotFoundError, QuotaError
 from serving.facts_file import FactsFile, add_column, on_disk
 
 SCHEMA = """
@@ -167,7 +167,7 @@ class FileStore:
         return [_stored(row) for row in rows[:limit]], len(rows) > limit
 
     async def delete(self, tenant: str, file_id: str, in_use: Callable[[sqlite3.Connection, str], bool]) -> None:
-        """Raises NotFoundError; RequestError where `in_use` says so."""
+        """Raises NotFoundError; ConflictError where `in_use` says so."""
         await self.find(tenant, file_id)
         await self._delete(tenant, file_id, in_use)
 
@@ -185,7 +185,7 @@ class FileStore:
     async def _delete(self, tenant: str, file_id: str, in_use: Callable[[sqlite3.Connection, str], bool]) -> None:
         def check(connection: sqlite3.Connection) -> None:
             if in_use(connection, file_id):
-                raise RequestError(
+                raise ConflictError(
                     f"the file {file_id} is being read by a batch: cancel that first",
                     param="file_id",
                     code="file_in_use",

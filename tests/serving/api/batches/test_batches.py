@@ -137,7 +137,7 @@ async def test_a_server_that_ended_leaves_the_rest_of_the_lines_to_the_next(make
         batch = await _begin(client, lines)
         while _counts(batch) != (6, 5, 0):
             batch = await client.batches.retrieve(batch.id)
-        with pytest.raises(openai.BadRequestError, match="cancel that first"):
+        with pytest.raises(openai.ConflictError, match="cancel that first"):
             await client.files.delete(batch.input_file_id)
     second = make_api(make_api.says("new"), files=folder)
     async with _sdk(second) as client:
