@@ -88,7 +88,7 @@ class ForbiddenError(RequestError):
     grpc_code = "PERMISSION_DENIED"
     kind = "permission_error"
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = "forbidden") -> None:
+    def __init__(self, message: str, *, code: str, param: str | None = None) -> None:
         super().__init__(message, param=param, code=code)
 
 
