@@ -128,6 +128,7 @@ async def measured(
             )
             conversation = conversation_of(turn.messages)
             without = await builder.build(ContextParts(conversation=conversation))
+            await memory.begin(turn)
             begin = time.perf_counter()
             recalled = await memory.recall(turn, without.messages)
             seconds += time.perf_counter() - begin

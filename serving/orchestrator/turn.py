@@ -121,7 +121,7 @@ class TurnRunner:
         if self._memory is None:
             return None
         try:
-            state.remembers = await self._memory.is_on(state.turn)
+            state.remembers = await self._memory.begin(state.turn)
             if not state.remembers:
                 return None
             context = await self._fit(state)

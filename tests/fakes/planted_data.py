@@ -95,7 +95,8 @@ class Planted:
         item = {"id": "msg_1", "type": "message", "content": f"{word} said"}
         await self.conversations.create_conversation(owner, {"topic": word}, [item] * 30, 1)
         for number in range(20):
-            await self.memory.add(Person(tenant, user), Exchange(f"{word} {number}", f"what of {word}"), 100)
+            exchange, person = Exchange(f"{word} {number}", f"what of {word}"), Person(tenant, user)
+            await self.memory.add(person, exchange, 100, await self.memory.life(person))
         file = await self.files.add(tenant, f"{word}.txt", "batch", [f"{word} in a file".encode()])
         by = ContainerOwner(tenant=tenant, user=user)
         container = await self.containers.create(by, f"{word} programs")

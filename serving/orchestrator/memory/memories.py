@@ -47,12 +47,17 @@ class Memories:
     async def recall(self, person: Person, question: str, visible: Collection[str]) -> Recalled:
         return await self._memories[self.strategy(person.tenant)].recall(person, question, visible)
 
-    async def remember(self, person: Person, exchange: Exchange, ask: Ask) -> None:
-        """Kept at once; what is to be made of it waits for `run`, which asks the model."""
-        if self.strategy(person.tenant) == "window":
+    async def life(self, person: Person) -> int | None:
+        """For `remember`, asked when a turn begins. None where nothing is kept of it."""
+        return None if self.strategy(person.tenant) == "window" else await self._store.life(person)
+
+    async def remember(self, person: Person, exchange: Exchange, ask: Ask, life: int | None) -> None:
+        """Kept at once, unless the memory was erased since the turn began in its `life`; what is to be made of it waits
+        for `run`, which asks the model."""
+        if life is None:
             return
-        await self._store.add(person, exchange, self._config.most_entries)
-        if len(self._waiting) < _MOST_WAITING:
+        is_kept = await self._store.add(person, exchange, self._config.most_entries, life)
+        if is_kept and len(self._waiting) < _MOST_WAITING:
             self._waiting[person] = ask
             self._woken.set()
 
@@ -60,7 +65,8 @@ class Memories:
         return await self._store.entries(person)
 
     async def forget(self, person: Person, entry_id: int | None = None) -> int:
-        """How many entries are gone. A summary that is being made of them is not kept."""
+        """How many entries are gone. A summary that is being made of them is not kept, nor, where all are to go, what
+        is being said in a turn."""
         return await self._store.forget(person, entry_id)
 
     async def erase(self, tenant: str, user: str | None, dry_run: bool) -> Mapping[str, int]:

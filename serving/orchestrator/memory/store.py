@@ -25,6 +25,9 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (text, tokenize = 'porter un
 CREATE TABLE IF NOT EXISTS switches (
     tenant TEXT NOT NULL, user TEXT NOT NULL, is_on INTEGER NOT NULL, PRIMARY KEY (tenant, user)
 );
+CREATE TABLE IF NOT EXISTS lives (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (tenant, user)
+);
 """
 _COLUMNS = "entries.id, entries.level, entries.text, entries.created, entries.digest"
 _OF = "entries.tenant = ? AND entries.user = ?"
@@ -51,15 +54,32 @@ class MemoryStore:
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"the memory at {path} cannot be kept: {error}", param="memory.path") from error
 
-    async def add(self, person: Person, exchange: Exchange, most: int) -> None:
-        """Above `most` entries of the person the oldest go."""
+    async def life(self, person: Person) -> int:
+        """The number of the memory's life, which the first turn begins and its erasure ends. No number comes again."""
 
-        def work(db: sqlite3.Connection) -> None:
+        def work(db: sqlite3.Connection) -> int:
+            query = "SELECT number FROM lives WHERE tenant = ? AND user = ?"
+            if (found := db.execute(query, _key(person)).fetchone()) is None:
+                db.execute("INSERT INTO lives (tenant, user) VALUES (?, ?)", _key(person))
+                found = db.execute(query, _key(person)).fetchone()
+            return found[0]
+
+        return await self._do(work)
+
+    async def add(self, person: Person, exchange: Exchange, most: int, life: int) -> bool:
+        """Above `most` entries of the person the oldest go. False, and nothing done, where the memory was erased since
+        the turn began in its `life`: what is erased would be there again."""
+
+        def work(db: sqlite3.Connection) -> bool:
+            query = "SELECT count(*) FROM lives WHERE number = ? AND tenant = ? AND user = ?"
+            if not db.execute(query, (life, *_key(person))).fetchone()[0]:
+                return False
             self._put(db, person, 0, exchange.text, exchange.digest)
             query = f"SELECT id FROM entries WHERE {_OF} ORDER BY id DESC LIMIT -1 OFFSET ?"
             _drop(db, [row[0] for row in db.execute(query, (*_key(person), most))])
+            return True
 
-        await self._do(work)
+        return await self._do(work)
 
     async def entries(self, person: Person, level: int | None = None) -> list[Entry]:
         """The oldest first."""
@@ -112,10 +132,12 @@ class MemoryStore:
             ids = [row[0] for row in db.execute(query, (*_key(person), *(() if entry_id is None else (entry_id,))))]
             _drop(db, ids)
             _merge_words(db)
+            if entry_id is None:
+                db.execute("DELETE FROM lives WHERE tenant = ? AND user = ?", _key(person))
             return len(ids)
 
         gone = await self._do(work)
-        if gone:
+        if gone or entry_id is None:
             await self._on_thread(lambda: purge(self._db))
         return gone
 
@@ -131,6 +153,7 @@ class MemoryStore:
                 _drop(db, ids)
                 _merge_words(db)
                 db.execute(f"DELETE FROM switches WHERE {whose}", values)
+                db.execute(f"DELETE FROM lives WHERE {whose}", values)
             return {"entries": len(ids), "switches": switches}
 
         found = await self._do(work)

@@ -16,9 +16,15 @@ class TurnMemory:
     def __init__(self, memories: Memories, ask: Ask) -> None:
         self._memories = memories
         self._ask = ask
+        self._life: int | None = None
 
-    async def is_on(self, turn: TurnRequest) -> bool:
-        return await self._memories.is_on(Person(turn.tenant, turn.user))
+    async def begin(self, turn: TurnRequest) -> bool:
+        """Whether the user's memory is on. What is erased from here on is not remembered at the end."""
+        person = Person(turn.tenant, turn.user)
+        is_on = await self._memories.is_on(person)
+        if is_on and turn.is_kept:
+            self._life = await self._memories.life(person)
+        return is_on
 
     async def recall(self, turn: TurnRequest, kept: Sequence[Message]) -> Recalled:
         """`kept` are the messages that the prompt has without a memory."""
@@ -31,7 +37,8 @@ class TurnMemory:
         """What the user said and was answered; tools' calls and results between them are not kept."""
         question = _exchange(conversation_of(turn.messages).newest.messages).question
         if question and answer:
-            await self._memories.remember(Person(turn.tenant, turn.user), Exchange(question, answer), self._ask)
+            person = Person(turn.tenant, turn.user)
+            await self._memories.remember(person, Exchange(question, answer), self._ask, self._life)
 
 
 def _exchange(messages: Sequence[Message]) -> Exchange:

@@ -1,14 +1,15 @@
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, closing
 from pathlib import Path
 
 import pytest
 
-from serving.engine.request import FinishReason
+from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
 from serving.generation.chat_format import ChatFormat
+from serving.orchestrator.memory.entries import Person
 from serving.orchestrator.memory.memories import Memories
 from serving.settings.memory import MemoryConfig
-from tests.fakes.engine import Script
+from tests.fakes.engine import Script, ScriptedEngine
 from tests.serving.api.conftest import TEMPLATE, WINDOW, Api, ApiMaker
 from tests.serving.api.responses.asking import ask, create, prompt, refused
 
@@ -42,6 +43,26 @@ async def test_a_user_whose_memory_nobody_could_look_at_is_refused(api: Api, use
     assert (await refused(api, 400, user=user))["param"] == "user"
     assert (await refused(api, 400, safety_identifier=user))["param"] == "safety_identifier"
     await ask(api, "POST", "/v1/conversations", 400, json={"user": user})
+
+
+async def test_what_is_forgotten_while_a_turn_goes_on_does_not_come_back_with_its_end(
+    make_api: ApiMaker, tmp_path: Path
+) -> None:
+    memories = Memories(MemoryConfig(path=tmp_path / "memory.sqlite"))
+
+    class Forgetting(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
+            await memories.forget(Person("anonymous", "ann"))
+            async with aclosing(super().generate(request)) as events:
+                async for event in events:
+                    yield event
+
+    says = [make_api.says("Noted.")]
+    engine = Forgetting(scripts=says, vocab_size=make_api.tokenizer.vocab_size, max_model_len=WINDOW)
+    api = make_api(engine=engine, memories=memories)
+    await create(api, "My cat is called Tom.", user="ann")
+    assert (await ask(api, "GET", "/v1/memory?user=ann"))["data"] == []
+    memories.close()
 
 
 async def test_a_conversation_that_goes_on_has_nothing_twice(api: Api) -> None:

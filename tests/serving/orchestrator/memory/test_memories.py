@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,13 @@ def fact(number: int) -> Exchange:
     return Exchange(f"The code of door {number} is {number * 7919}.", "Noted.")
 
 
+async def remembered(memories: Memories, exchange: Exchange, ask: Any, person: Person = ANN) -> None:
+    await memories.remember(person, exchange, ask, await memories.life(person))
+
+
 async def told(memories: Memories, count: int, ask: Any = None, person: Person = ANN) -> None:
     for number in range(count):
-        await memories.remember(person, fact(number), ask or Model())
+        await remembered(memories, fact(number), ask or Model(), person)
 
 
 async def test_the_exchange_that_shares_the_questions_words_is_recalled_first(made: Any) -> None:
@@ -102,7 +106,7 @@ async def test_a_memory_survives_a_restart_and_its_switch_does(made: Any) -> Non
 async def test_a_running_summary_takes_the_one_before_and_leaves_the_newest(made: Any) -> None:
     memories, model = made("summary", block=4), Model()
     for number in range(12):
-        await memories.remember(ANN, fact(number), model)
+        await remembered(memories, fact(number), model)
         await memories.compact()
     entries = await memories.entries(ANN)
     assert [(entry.level, entry.text) for entry in entries if entry.level] == [(1, "summary 2")]
@@ -117,7 +121,7 @@ async def test_a_running_summary_takes_the_one_before_and_leaves_the_newest(made
 async def test_summaries_of_summaries_grow_with_the_logarithm_of_what_was_said(made: Any) -> None:
     memories, model = made("hierarchical", block=3), Model()
     for number in range(120):
-        await memories.remember(ANN, fact(number), model)
+        await remembered(memories, fact(number), model)
         await memories.compact()
     entries = await memories.entries(ANN)
     levels = [entry.level for entry in entries]
@@ -127,6 +131,44 @@ async def test_summaries_of_summaries_grow_with_the_logarithm_of_what_was_said(m
     assert summary is not None
     coarsest = next(entry.text for entry in entries if entry.level == max(levels))
     assert summary.startswith(coarsest)
+
+
+Erasing = Callable[[Memories], Awaitable[object]]
+
+
+@pytest.mark.parametrize(
+    "erasing",
+    [
+        lambda memories: memories.forget(ANN),
+        lambda memories: memories.erase("acme", "ann", False),
+        lambda memories: memories.erase("acme", None, False),
+    ],
+    ids=["by the user", "of the user", "of the tenant"],
+)
+async def test_what_a_turn_began_before_an_erasure_does_not_come_back(made: Any, erasing: Erasing) -> None:
+    memories = made()
+    lives = {person: await memories.life(person) for person in (ANN, OTHERS_ANN)}
+    await told(memories, 1)
+    await erasing(made())  # another process has the file open too
+    for person, life in lives.items():
+        await memories.remember(person, fact(1), Model(), life)
+    assert await memories.entries(ANN) == []
+    assert len(await memories.entries(OTHERS_ANN)) == 1, "it is another's"
+    await memories.life(ANN)
+    await memories.remember(ANN, fact(1), Model(), lives[ANN])
+    assert await memories.entries(ANN) == [], "nor into the life that a turn after it began"
+    await told(memories, 1)
+    assert len(await memories.entries(ANN)) == 1
+
+
+async def test_forgetting_one_entry_or_only_looking_ends_no_turns_memory(made: Any) -> None:
+    memories = made()
+    await told(memories, 1)
+    life = await memories.life(ANN)
+    await memories.forget(ANN, (await memories.entries(ANN))[0].id)
+    await memories.erase("acme", None, True)
+    await memories.remember(ANN, fact(1), Model(), life)
+    assert [entry.text for entry in await memories.entries(ANN)] == [fact(1).text]
 
 
 async def test_a_summary_of_what_was_forgotten_meanwhile_is_not_kept(made: Any) -> None:
@@ -150,7 +192,7 @@ async def test_a_model_that_is_away_costs_a_summary_and_no_memory(made: Any) -> 
     await told(memories, 4, away)
     await memories.compact()
     assert len(await memories.entries(ANN)) == 4
-    await memories.remember(ANN, fact(4), model)
+    await remembered(memories, fact(4), model)
     await memories.compact()
     assert len(model.prompts) == 1
 
@@ -163,7 +205,7 @@ async def test_texts_that_the_window_does_not_hold_are_summarized_by_their_begin
             raise ContextLengthError("the prompt is too long")
         return await model(prompt)
 
-    await memories.remember(ANN, Exchange(f"Read this: {'page ' * 10_000}", "I have."), narrow)
+    await remembered(memories, Exchange(f"Read this: {'page ' * 10_000}", "I have."), narrow)
     await told(memories, 3, narrow)
     await memories.compact()
     assert len(await memories.entries(ANN)) == 3

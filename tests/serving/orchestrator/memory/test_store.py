@@ -45,16 +45,16 @@ def store(path: Path) -> Iterator[MemoryStore]:
 async def test_a_full_disk_is_what_the_error_says(store: MemoryStore) -> None:
     store._db.execute("PRAGMA max_page_count = 1")
     with pytest.raises(ConversationStoreError, match="full"):
-        await store.add(ANN, Exchange("plum " * 100_000, "Noted."), 100)
+        await store.add(ANN, Exchange("plum " * 100_000, "Noted."), 100, await store.life(ANN))
     store._db.execute("PRAGMA max_page_count = 10000")
-    await store.add(ANN, Exchange("plum", "Noted."), 100)
+    await store.add(ANN, Exchange("plum", "Noted."), 100, await store.life(ANN))
 
 
 async def test_what_is_forgotten_gives_its_room_back_and_leaves_nothing_on_the_disk(
     store: MemoryStore, path: Path
 ) -> None:
     for number in range(40):
-        await store.add(ANN, Exchange(f"plum {number} " * 400, "Noted."), 100)
+        await store.add(ANN, Exchange(f"plum {number} " * 400, "Noted."), 100, await store.life(ANN))
     (first, *_) = await store.entries(ANN)
     assert await store.forget(ANN, first.id) == 1
     assert b"plum 0 " not in _bytes(path)
@@ -69,7 +69,7 @@ async def test_a_file_of_an_earlier_release_keeps_its_entries_and_forgets_them(p
     with closing(sqlite3.connect(path)) as database:
         database.executescript(OF_BEFORE)
     opened = MemoryStore(path)
-    await opened.add(ANN, Exchange("my dog is called Rex", "Noted."), 100)
+    await opened.add(ANN, Exchange("my dog is called Rex", "Noted."), 100, await opened.life(ANN))
     old, new = await opened.entries(ANN)
     assert (old.text, old.created, new.level) == ("User: my cat is called Tom", 5.0, 0)
     assert [entry.id for entry in await opened.relevant(ANN, "what is my cat called", 1, ())] == [old.id]
