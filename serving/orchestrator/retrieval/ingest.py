@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from serving.errors import WeftError
+from serving.errors import QuotaError, WeftError
 from serving.orchestrator.retrieval.catalog import Catalog
 from serving.orchestrator.retrieval.document import Document
 from serving.orchestrator.retrieval.encoding import Encoding
@@ -50,6 +50,8 @@ class FileIngest:
             await self._ingest(file)
         except FileUnreadableError as error:
             await self._fail(file, error.code, error.message)
+        except QuotaError as error:  # the tenant can mend it; OpenAI has no word for that
+            await self._fail(file, error.code or error.kind, error.message)
         except DocumentGoneError:
             return  # the file, or the whole store, was deleted meanwhile
         except WeftError as error:

@@ -239,6 +239,7 @@ async def test_limits_of_stores_and_files_hold(make_api: ApiMaker, tmp_path: Pat
             vector_store_id=store.id, file=("long.md", LOOM.encode() * 9), **POLL
         )
         assert long.last_error is not None
+        assert long.last_error.code == "vector_store_bytes"
         assert "2000 bytes" in long.last_error.message
         second = await client.files.create(file=("a.md", b"wool"), purpose="assistants")
         with pytest.raises(openai.RateLimitError, match="1 files"):
