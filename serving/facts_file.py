@@ -105,6 +105,11 @@ def without_cursor(outcome: T) -> T:
     return outcome
 
 
+def sqlite_reason(error: sqlite3.Error) -> str:
+    """For a log: SQLite's name of what is wrong, as SQLITE_FULL. Its sentence may repeat what somebody wrote."""
+    return getattr(error, "sqlite_errorname", type(error).__name__)
+
+
 def purge(connection: sqlite3.Connection) -> None:
     """Gives free pages back, and empties the write-ahead log, whose frames hold what pages held before. Outside of a
     transaction. Raises sqlite3.OperationalError where a reader holds the log for longer than the connection waits."""

@@ -1,6 +1,7 @@
 """The entries of all memories in one SQLite file. One thread holds the connection."""
 
 import asyncio
+import logging
 import re
 import sqlite3
 import time
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from serving.errors import ConfigError, ConversationStoreError
-from serving.facts_file import make_private, prepare, purge, transaction, without_cursor
+from serving.facts_file import make_private, prepare, purge, sqlite_reason, transaction, without_cursor
+from serving.observability.logs import log_event
 from serving.orchestrator.memory.entries import Entry, Exchange, Person
 
 _BUSY_SECONDS = 5.0
@@ -39,6 +41,8 @@ _COMMON = frozenset(
 )
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class MemoryStore:
@@ -198,7 +202,8 @@ class MemoryStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.Error as error:
-            raise ConversationStoreError(f"the memory cannot be used now: {error}", code="store_unavailable") from error
+            log_event(log, "the memory cannot be used", level=logging.WARNING, why=sqlite_reason(error))
+            raise ConversationStoreError("the memory cannot be used now") from error
 
 
 def _key(person: Person) -> tuple[str, str]:

@@ -4,6 +4,7 @@ One thread holds the connection. The file is readable by its owner alone; a comm
 """
 
 import asyncio
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.errors import ConfigError, ConversationStoreError
-from serving.facts_file import make_private, prepare, purge, transaction, without_cursor
+from serving.facts_file import make_private, prepare, purge, sqlite_reason, transaction, without_cursor
+from serving.observability.logs import log_event
 from serving.sessions.conversations.quota import UNBOUNDED, Quota, Size
 from serving.sessions.conversations.records import Owner
 from serving.sessions.conversations.store import Edit, Key, NoTreeError, Rows
@@ -43,6 +45,8 @@ _SUM = (
 )
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class SqliteConversationStore:
@@ -194,7 +198,8 @@ def _used() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise ConversationStoreError(f"the store of conversations cannot be used: {error}") from error
+        log_event(log, "the store of conversations cannot be used", level=logging.WARNING, why=sqlite_reason(error))
+        raise ConversationStoreError("the store of conversations cannot be used now") from error
 
 
 def _get(db: sqlite3.Connection, tree: str, keys: Sequence[Key]) -> dict[Key, bytes]:

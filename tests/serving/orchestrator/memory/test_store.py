@@ -42,10 +42,13 @@ def store(path: Path) -> Iterator[MemoryStore]:
     made.close()
 
 
-async def test_a_full_disk_is_what_the_error_says(store: MemoryStore) -> None:
+async def test_a_full_disk_is_what_the_log_says_and_the_client_reads_no_words_of_sqlite(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
     store._db.execute("PRAGMA max_page_count = 1")
-    with pytest.raises(ConversationStoreError, match="full"):
+    with pytest.raises(ConversationStoreError, match=r"^the memory cannot be used now$"):
         await store.add(ANN, Exchange("plum " * 100_000, "Noted."), 100, await store.life(ANN))
+    assert [vars(record)["fields"] for record in caplog.records] == [{"why": "SQLITE_FULL"}]
     store._db.execute("PRAGMA max_page_count = 10000")
     await store.add(ANN, Exchange("plum", "Noted."), 100, await store.life(ANN))
 

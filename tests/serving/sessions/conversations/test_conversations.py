@@ -397,6 +397,17 @@ async def test_what_was_written_before_sizes_were_kept_is_counted(tmp_path: Path
     await new.store.close()
 
 
+async def test_a_full_disk_is_what_the_log_says_and_the_client_reads_no_words_of_sqlite(
+    tmp_path: Path, owner: Owner, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SqliteConversationStore(tmp_path / "full.sqlite")
+    store._db.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(ConversationStoreError, match=r"^the store of conversations cannot be used now$"):
+        await Conversations(store).create_conversation(owner, {}, [said("plum " * 100_000)], 5)
+    assert [vars(record)["fields"] for record in caplog.records] == [{"why": "SQLITE_FULL"}]
+    await store.close()
+
+
 @pytest.mark.parametrize("kind", ["postgres", "redis"])
 async def test_a_store_that_is_away_says_so(kind: str, tmp_path: Path, owner: Owner) -> None:
     store: ConversationStore
