@@ -260,7 +260,7 @@ def build_api(
         encoder=build_encoder(deployment, texts),
         model_embedder=build_model_embedder(deployment, generator.tokenizer, texts),
         toolbox=Toolbox(deployment.tools),
-        memories=None if deployment.memory is None else Memories(deployment.memory),
+        memories=None if deployment.memory is None else Memories(deployment.memory, metrics.registry),
         conversations=build_conversations(deployment.conversations),
         moderation=moderation,
         prefix_cache=deployment.prefix_cache,

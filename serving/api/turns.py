@@ -90,12 +90,15 @@ def _memory_of(service: Service, caller: Caller) -> TurnMemory | None:
             request_id=new_id(),
             messages=[{"role": "user", "content": prompt}],
             # Stated, so that a prompt which leaves it no room is refused: a summary takes the place of what was said.
+            # What it reasons would take the tokens of what it is to say.
+            reasoning_effort=None if chat_format is None else chat_format.least_effort(),
             options=GenerationOptions(temperature=0, max_tokens=min(memories.summary_tokens, most)),
             priority=Priority.BATCH,
             tenant=caller.principal.tenant,
         )
         return await _summary(ModelCalls(service, later, stream=False)(request))
 
+    chat_format = service.generator.chat_format
     most = max(1, int(service.generator.max_model_len * _SUMMARY_SHARE))
     return TurnMemory(memories, ask)
 

@@ -12,7 +12,7 @@ from serving.generation.answers.answer_form import AUTO, AnswerForm, begins_afte
 from serving.generation.checkpoint_text import CheckpointText
 from serving.generation.reasoning_switch import switches_of
 from serving.generation.template_process import TemplateError, TemplateProcess
-from serving.settings.reasoning_switch import Effort, ReasoningSwitchConfig
+from serving.settings.reasoning_switch import EFFORTS, Effort, ReasoningSwitchConfig
 
 MAX_MESSAGES = 4096
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -74,6 +74,11 @@ class ChatFormat:
     def reads(self, variable: str, *, with_tools: bool = False) -> bool:
         """True where the template looks at `variable` ("tools", "enable_thinking")."""
         return variable in self._reads[self._name(with_tools=with_tools)]
+
+    def least_effort(self, *, with_tools: bool = False) -> Effort | None:
+        """The `reasoning_effort` with which the model reasons least; None where the template has no words for any."""
+        taken = self._switches[self._name(with_tools=with_tools)].values
+        return next((effort for effort in EFFORTS if effort in taken), None)
 
     def close(self) -> None:
         self._process.close()

@@ -4,9 +4,12 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 
+from prometheus_client import CollectorRegistry, Counter
+
 from serving.errors import WeftError
 from serving.observability.logs import log_failure
 from serving.orchestrator.memory.entries import Entry, Exchange, Person
+from serving.orchestrator.memory.setbacks import Setbacks
 from serving.orchestrator.memory.store import MemoryStore
 from serving.orchestrator.memory.strategies import Ask, Memory, Recalled, memory_of
 from serving.settings.memory import MemoryConfig, Strategy
@@ -16,10 +19,16 @@ _log = logging.getLogger(__name__)
 
 
 class Memories:
-    """Raises ConfigError where the file cannot be used."""
+    """Raises ConfigError where the file cannot be used. `registry` gets what is counted; None: nobody's."""
 
-    def __init__(self, config: MemoryConfig) -> None:
+    def __init__(self, config: MemoryConfig, registry: CollectorRegistry | None = None) -> None:
         self._config = config
+        self._setbacks = Setbacks()
+        self._failures = Counter(
+            "weft_memory_summary_failures",
+            "Summaries of users' memories that were asked for and not written; logged.",
+            registry=registry,
+        )
         self._store = MemoryStore(config.path)
         strategies: set[Strategy] = {config.strategy, *config.tenants.values()}
         self._memories: dict[Strategy, Memory] = {one: memory_of(one, self._store, config) for one in strategies}
@@ -57,7 +66,7 @@ class Memories:
         if life is None:
             return
         is_kept = await self._store.add(person, exchange, self._config.most_entries, life)
-        if is_kept and len(self._waiting) < _MOST_WAITING:
+        if is_kept and self._setbacks.is_due(person) and len(self._waiting) < _MOST_WAITING:
             self._waiting[person] = ask
             self._woken.set()
 
@@ -77,6 +86,7 @@ class Memories:
                 for person, ask in self._waiting.items()
                 if person.tenant != tenant or user not in (None, person.user)
             }
+            self._setbacks.forget(tenant, user)
         return await self._store.erase(tenant, user, dry_run)
 
     async def run(self) -> None:
@@ -95,9 +105,17 @@ class Memories:
             try:
                 await self._memories[self.strategy(person.tenant)].compact(person, ask)
             except WeftError as error:
-                _log.warning("a memory of the tenant %s was not summarized: %s", person.tenant, error.message)
+                told = "a memory of the tenant %s was not summarized, and waits for %d exchanges more: %s"
+                _log.warning(told, person.tenant, self._failed(person), error.message)
             except Exception as error:  # a fault of the server's own must not end the summaries of all others
+                self._failed(person)
                 log_failure(_log, "a memory was not summarized", error, tenant=person.tenant)
+            else:
+                self._setbacks.over(person)
+
+    def _failed(self, person: Person) -> int:
+        self._failures.inc()
+        return self._setbacks.failed(person)
 
     def close(self) -> None:
         self._store.close()

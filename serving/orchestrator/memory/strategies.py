@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from serving.errors import ContextLengthError
+from serving.errors import ContextLengthError, EngineError
 from serving.orchestrator.context import Passage
 from serving.orchestrator.marked_data import marked
 from serving.orchestrator.memory.entries import Entry, Person
@@ -93,7 +93,7 @@ class SummaryMemory:
             oldest = waiting[: self.config.block]
             before = await self.store.entries(person, 1) if self.rolling else []
             text = await _summary(ask, [*before, *oldest])
-            if not text.strip() or not await self.store.replace(person, [*before, *oldest], level + 1, text.strip()):
+            if not await self.store.replace(person, [*before, *oldest], level + 1, text):
                 return
 
 
@@ -116,15 +116,22 @@ async def _notes(
 
 async def _summary(ask: Ask, entries: Sequence[Entry]) -> str:
     """Where the window does not hold the texts, the longest are cut to their beginnings until it does: one of them
-    would else keep all that comes after it from being summarized. Raises what `ask` raises."""
-    most = max(len(entry.text) for entry in entries)
-    while True:
+    would else keep all that comes after it from being summarized. Raises what `ask` raises, and EngineError where the
+    model says nothing: all that it may say can go into its reasoning."""
+    most, text = max(len(entry.text) for entry in entries), None
+    while text is None:
         try:
-            return await ask(_prompt(entries, most))
+            text = (await ask(_prompt(entries, most))).strip()
         except ContextLengthError:
             most //= 2
             if most < _FEWEST_CHARS:
                 raise
+    if not text:
+        raise EngineError(
+            "the model gave an empty summary: one that reasons may need a reasoning switch, or more "
+            "memory.summary_tokens"
+        )
+    return text
 
 
 def _prompt(entries: Sequence[Entry], most: int) -> str:

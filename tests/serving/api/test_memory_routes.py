@@ -144,6 +144,22 @@ async def test_a_summary_is_without_what_the_model_reasons(make_api: ApiMaker, t
         memories.close()
 
 
+async def test_a_summary_is_asked_for_without_reasoning_where_the_template_can_say_so(
+    make_api: ApiMaker, tmp_path: Path
+) -> None:
+    told = "{% if enable_thinking is defined %}[thinks: {{ enable_thinking }}]{% endif %}"
+    thinking = f"{{# <think> #}}{TEMPLATE}{told}"
+    with closing(ChatFormat({"default": thinking}, {}, source="thinking")) as chat_format:
+        memories = Memories(MemoryConfig(path=tmp_path / "memory.sqlite", strategy="summary", block=2))
+        api = ApiMaker(make_api.tokenizer, chat_format)(make_api.says("Facts."), memories=memories)
+        for number in range(4):
+            await create(api, f"Fact {number}.", user="ann")
+            assert "[thinks" not in prompt(api)
+        await memories.compact()
+        assert "[thinks: False]" in prompt(api)
+        memories.close()
+
+
 @pytest.mark.parametrize("query", ["", "?user=", f"?user={'x' * 300}", "?user=ann&id=x"])
 async def test_a_request_must_say_whose_memory_and_which_entry(api: Api, query: str) -> None:
     await ask(api, "DELETE", f"/v1/memory{query}", 400)

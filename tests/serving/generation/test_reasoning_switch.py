@@ -105,3 +105,15 @@ def test_a_template_for_tools_may_lack_the_switch_that_the_other_has() -> None:
         made.render(MESSAGES, [{"type": "function", "function": {"name": "f"}}], reasoning_effort="low")
     assert made.render(MESSAGES, reasoning_effort="low") == "<think>True"
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("template", "effort"),
+    [(QWEN3, "none"), (GPT_OSS, "low"), (NEVER, "none"), (ALWAYS, None)],
+    ids=["a flag", "levels alone", "no reasoning", "no switch"],
+)
+def test_the_least_effort_is_one_that_the_template_takes(template: str, effort: Effort | None) -> None:
+    made = ChatFormat({"default": template}, {}, source="testing")
+    assert made.least_effort() == effort
+    made.close()
+    rendered(template, effort)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from serving.errors import ConfigError, ContextLengthError, EngineUnavailableError
 from serving.orchestrator.memory.entries import Exchange, Person
@@ -195,6 +196,29 @@ async def test_a_model_that_is_away_costs_a_summary_and_no_memory(made: Any) -> 
     await remembered(memories, fact(4), model)
     await memories.compact()
     assert len(model.prompts) == 1
+
+
+async def test_a_model_that_says_nothing_is_asked_more_and_more_rarely_until_it_says_something(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry, asked = CollectorRegistry(), list[int]()
+    memories = Memories(MemoryConfig(path=tmp_path / "memory.sqlite", strategy="summary", block=2), registry)
+    said = "  "
+
+    async def reasoning(prompt: str) -> str:
+        asked.append(number)
+        return said
+
+    for number in range(1, 21):
+        said = "  " if number < 19 else "All of it."
+        await remembered(memories, fact(number), reasoning)
+        await memories.compact()
+    assert asked[:5] == [4, 5, 7, 11, 19]
+    assert registry.get_sample_value("weft_memory_summary_failures_total") == 4
+    assert "empty summary" in caplog.text
+    assert asked[-1] == 20, "what failed once is over"
+    assert sorted(entry.level for entry in await memories.entries(ANN)) == [0, 0, 1]
+    memories.close()
 
 
 async def test_texts_that_the_window_does_not_hold_are_summarized_by_their_beginnings(made: Any) -> None:
