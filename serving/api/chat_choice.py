@@ -41,6 +41,10 @@ class ChatChoice:
         self._flags: tuple[tuple[str, float], ...] = ()
         self.prompt_logprobs: Logprobs = ()
 
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._reader.reasoning_tokens
+
     def show(self, delta: TextDelta) -> Seen:
         """For a stream: what has become certain, each call whole and with its index."""
         parsed = self._reader.read(delta)

@@ -153,11 +153,10 @@ class ChatReply:
     def _usage_so_far(self, delta: TextDelta) -> dict[str, Any] | None:
         if not self._body.continuous_usage:
             return None
-        return usage_of(delta.usage)
+        return usage_of(delta.usage, self.choice(delta.index).reasoning_tokens)
 
     def _usage(self) -> dict[str, Any]:
-        generation = self.generation
-        return usage_of(generation)
+        return usage_of(self.generation, sum(choice.reasoning_tokens for choice in self._choices.values()))
 
 
 def _reused(service: Service, body: ChatBody, request: TextRequest, caller: Caller) -> ReusedAnswer | None:

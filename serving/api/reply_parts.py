@@ -43,27 +43,38 @@ def flagged(flags: tuple[tuple[str, float], ...]) -> dict[str, Any]:
 
 
 def usage(
-    prompt_tokens: int, completion_tokens: int, cached_tokens: int, guessed_tokens: int = 0, accepted_tokens: int = 0
+    prompt_tokens: int,
+    completion_tokens: int,
+    cached_tokens: int,
+    guessed_tokens: int = 0,
+    accepted_tokens: int = 0,
+    reasoning_tokens: int = 0,
 ) -> dict[str, Any]:
-    """What speculation guessed is told under OpenAI's names for predicted outputs, where it guessed anything."""
-    guesses: dict[str, Any] = {}
+    """What speculation guessed is told under OpenAI's names for predicted outputs, where it guessed anything; what
+    the model reasoned, where it did."""
+    details: dict[str, int] = {}
     if guessed_tokens:
-        guesses["completion_tokens_details"] = {
-            "accepted_prediction_tokens": accepted_tokens,
-            "rejected_prediction_tokens": guessed_tokens - accepted_tokens,
-        }
+        details["accepted_prediction_tokens"] = accepted_tokens
+        details["rejected_prediction_tokens"] = guessed_tokens - accepted_tokens
+    if reasoning_tokens:
+        details["reasoning_tokens"] = reasoning_tokens
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        **guesses,
+        **({"completion_tokens_details": details} if details else {}),
     }
 
 
-def usage_of(used: Used) -> dict[str, Any]:
+def usage_of(used: Used, reasoning_tokens: int = 0) -> dict[str, Any]:
     return usage(
-        used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.guessed_tokens, used.accepted_tokens
+        used.prompt_tokens,
+        used.completion_tokens,
+        used.cached_tokens,
+        used.guessed_tokens,
+        used.accepted_tokens,
+        reasoning_tokens,
     )
 
 

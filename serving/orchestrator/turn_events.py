@@ -37,6 +37,7 @@ class TurnUsage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0  # of the completions'
     model_calls: int = 0
     tool_calls: int = 0  # that ran here
 

@@ -39,7 +39,7 @@ class TurnState:
         self.tools_run = 0
         self.recalled = Recalled()  # of the user's memory
         self.remembers = False  # the answer goes into it
-        self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
+        self._prompt_tokens = self._cached_tokens = self._completion_tokens = self._reasoning_tokens = 0
         self._calls: Tally[tuple[str, str]] = Tally()
 
     @property
@@ -59,6 +59,7 @@ class TurnState:
             self._prompt_tokens += answer.usage.prompt_tokens
             self._cached_tokens += answer.usage.cached_tokens
             self._completion_tokens += answer.usage.completion_tokens
+            self._reasoning_tokens += answer.reasoning_tokens
         self._calls.update(same_call(call) for call in answer.ours)
 
     def limit(self, calls: Sequence[ToolCall]) -> TurnEnded | None:
@@ -90,6 +91,7 @@ class TurnState:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             completion_tokens=self._completion_tokens,
+            reasoning_tokens=self._reasoning_tokens,
             model_calls=self.rounds,
             tool_calls=self.tools_run,
         )
@@ -115,6 +117,10 @@ class Answer:
     @property
     def reasoning(self) -> str:
         return "".join(self._thoughts)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._reader.reasoning_tokens
 
     @property
     def ours(self) -> list[ToolCall]:

@@ -65,6 +65,20 @@ async def test_a_chat_has_its_reasoning_beside_its_content(thinking: ApiMaker, c
     assert (whole["reasoning_content"], whole["content"]) == ("Hm, two.", "Four <b>.")
 
 
+async def test_usage_tells_how_many_tokens_were_reasoning(thinking: ApiMaker) -> None:
+    reasons, all_of_it = len(thinking.ids("<think>Hm, two.")), "<think>Hm, two.</think>Four."
+    api = thinking(thinking.says(all_of_it))
+    usage = (await api.post("/v1/chat/completions", chat())).json()["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": reasons}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = await api.events("/v1/chat/completions", chat(stream_options=options))
+    assert chunks[-1]["usage"] == chunks[-2]["usage"] == usage
+    assert (await create(api))["usage"]["output_tokens_details"] == {"reasoning_tokens": reasons}
+    plain = thinking(thinking.says("Four."))
+    assert "completion_tokens_details" not in (await plain.post("/v1/chat/completions", chat())).json()["usage"]
+    assert (await create(plain))["usage"]["output_tokens_details"] == {"reasoning_tokens": 0}
+
+
 async def test_reasoning_can_be_left_out(thinking: ApiMaker) -> None:
     api = thinking(thinking.says("<think>\nHm.</think>Four."))
     assert "reasoning_content" not in await message_of(api, include_reasoning=False)
