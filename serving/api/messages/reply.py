@@ -20,7 +20,7 @@ from serving.api.chat_reply import text_request
 from serving.api.chunks import encode
 from serving.api.generation import Generation
 from serving.api.messages.body import THEIR_WORDS, MessagesBody
-from serving.api.reply_parts import fallback_of
+from serving.api.reply_parts import fallback_of, flagged
 from serving.api.service import Service
 from serving.engine.request import FinishReason
 from serving.generation.answers.delta_reader import DeltaReader
@@ -69,7 +69,8 @@ class MessagesReply:
                 for event in self._blocks.show(delta):
                     yield event
                 if delta.finish_reason is not None:
-                    yield {"type": "message_delta", "delta": self._blocks.end(delta), "usage": _usage(delta)}
+                    end = self._blocks.end(delta) | flagged(delta.flags)
+                    yield {"type": "message_delta", "delta": end, "usage": _usage(delta)}
         yield {"type": "message_stop"}
 
     def _message(self) -> dict[str, Any]:

@@ -85,12 +85,13 @@ async def _seen_over_every_protocol(api: Api) -> dict[str, tuple[str, str | None
     seen["completions stream"] = text_of(chunks), chunks[-1]["choices"][0]["finish_reason"]
     whole = (await api.post(MESSAGES, _messages())).json()
     seen["messages"] = whole["content"][0]["text"], whole["stop_reason"]
+    assert whole["moderation"] == FLAG
     streamed = (await api.post(MESSAGES, _messages(stream=True))).text
     events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: ")]
     texts = [event["delta"]["text"] for event in events if event["type"] == "content_block_delta"]
-    ends = [event["delta"]["stop_reason"] for event in events if event["type"] == "message_delta"]
-    assert len(ends) == 1
-    seen["messages stream"] = "".join(texts), ends[0]
+    (end,) = [event["delta"] for event in events if event["type"] == "message_delta"]
+    assert end["moderation"] == FLAG
+    seen["messages stream"] = "".join(texts), end["stop_reason"]
     async with socket_to(api) as socket:
         await socket.ask("a", chat_body(stream=True))
         found = await socket.until_end("a")
