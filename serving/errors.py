@@ -16,6 +16,7 @@
     |-- OverloadedError           503  not accepted now: a queue is full, say; retry after `retry_after` seconds
     |-- EngineUnavailableError    503  the engine process is starting or restarting; retry
     |-- EngineError               500  the engine failed on this request; not the client's fault
+    |   `-- InternalError         500  weft did: nobody foresaw it, and the log has its frames
     |-- StreamLogError            503  the durable log of streams is full or cannot be reached
     |-- ConversationStoreError    503  the store of conversations cannot be reached
     |-- StreamCancelledError      409  somebody asked for the end of this stream, or nobody read it
@@ -171,6 +172,19 @@ class EngineUnavailableError(WeftError):
 
 class EngineError(WeftError):
     pass
+
+
+class InternalError(EngineError):
+    """What clients read of an exception that is none of these: nothing of its text."""
+
+    def __init__(
+        self,
+        message: str = "the server failed on this request",
+        *,
+        param: str | None = None,
+        code: str | None = "internal_error",
+    ) -> None:
+        super().__init__(message, param=param, code=code)
 
 
 class StreamLogError(WeftError):

@@ -32,7 +32,7 @@ from serving.api.request_log import log_request
 from serving.api.service import new_id
 from serving.api.sse import LEFT
 from serving.api.tls import PEER_EXTENSION
-from serving.errors import AuthenticationError, EngineError, WeftError
+from serving.errors import AuthenticationError, EngineError, InternalError, WeftError
 from serving.events.event_log import EventLog
 from serving.events.event_types import Protocol
 from serving.gateway.gateway import Gateway
@@ -120,7 +120,7 @@ class Front:
             raise
         except Exception as error:  # the client gets a 500 without its text, the log its frames
             log_failure(logger, "request failed", error, request_id=exchange.request_id)
-            return EngineError("the server failed on this request", code="internal_error")
+            return InternalError()
         return None
 
     def _knock(self, caller: Caller) -> None:

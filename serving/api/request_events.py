@@ -15,7 +15,7 @@ from typing import Literal, TypedDict
 
 from serving.api.caller import Caller
 from serving.api.error_reply import error_code
-from serving.errors import WeftError
+from serving.errors import InternalError, WeftError
 from serving.events.event_log import EventLog
 from serving.events.event_types import (
     FirstToken,
@@ -32,7 +32,7 @@ from serving.gateway.rate_fields import DEGRADED
 from serving.generation.choice import ChoiceStep
 from serving.generation.request import PreparedPrompt
 
-_FAILED = "internal_error"
+_FAILED = error_code(InternalError())
 
 
 class _Who(TypedDict):

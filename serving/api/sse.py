@@ -24,7 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 from serving.api.connection import until_disconnect
 from serving.api.error_reply import error_code, error_object, stopping
 from serving.api.service import StreamLimits
-from serving.errors import EngineError, WeftError
+from serving.errors import InternalError, WeftError
 from serving.observability.logs import log_failure
 
 DONE = b"data: [DONE]\n\n"
@@ -211,7 +211,7 @@ class EventStream(Response):
             self._failure = error
         except Exception as error:  # told to the client without its text, and logged
             log_failure(logger, "stream failed", error, request_id=self._request_id)
-            self._failure = EngineError("the server failed on this request", code="internal_error")
+            self._failure = InternalError()
         finally:
             self._ended = True
             self._wake.set()

@@ -34,6 +34,7 @@ from serving.api.stream_routes import begin_durable, followed_reply, owner_of
 from serving.api.tls import PEER_EXTENSION
 from serving.errors import (
     EngineError,
+    InternalError,
     OverloadedError,
     RateLimitedError,
     RequestError,
@@ -236,7 +237,7 @@ class _Request:
             code = await self._fail(error)
         except Exception as error:  # told to the client without its text, and logged
             log_failure(logger, "request failed", error, request_id=self._caller.request_id)
-            code = await self._fail(EngineError("the server failed on this request", code="internal_error"))
+            code = await self._fail(InternalError())
         finally:
             self._socket.forget(self._message.id)
             self._log(code, start)

@@ -22,6 +22,7 @@ import msgspec
 from serving.errors import (
     EngineError,
     EngineUnavailableError,
+    InternalError,
     NotFoundError,
     StreamCancelledError,
     StreamLogError,
@@ -343,7 +344,7 @@ class DurableGenerations:
             failure = error
         except Exception as error:  # told to readers without its text, and logged
             log_failure(logger, "a durable stream failed", error)
-            failure = EngineError("the server failed on this request", code="internal_error")
+            failure = InternalError()
         if run.live is None:
             run.refuse(failure or EngineError("the generation ended before it began"))
             return

@@ -17,7 +17,7 @@ from serving.api.error_reply import UNAVAILABLE_RETRY_SECONDS, error_object
 from serving.api.service import Service, new_id
 from serving.api.typed_body import typed
 from serving.engine.request import Priority
-from serving.errors import EngineError, UnsupportedError, WeftError
+from serving.errors import InternalError, UnsupportedError, WeftError
 from serving.gateway.principal import Principal
 from serving.observability.logs import log_failure
 
@@ -42,7 +42,7 @@ async def answered(
             return _record(line, request_id, error.http_status, error_object(error)), False
         except Exception as error:  # one line's failure is not its batch's
             log_failure(logger, "a batch's line failed", error, request_id=request_id)
-            failure = EngineError("the server failed on this request", code="internal_error")
+            failure = InternalError()
             return _record(line, request_id, failure.http_status, error_object(failure)), False
         return _record(line, request_id, 200, msgspec.Raw(whole)), True
 

@@ -15,7 +15,7 @@ from serving.api.grpc.status import abort
 from serving.api.request_log import Counted, log_request
 from serving.api.service import Service, new_id
 from serving.api.sse import LEFT
-from serving.errors import EngineError, ForbiddenError, OverloadedError, RequestError, WeftError
+from serving.errors import ForbiddenError, InternalError, OverloadedError, RequestError, WeftError
 from serving.gateway.principal import Credentials, Scope
 from serving.observability.logs import log_failure
 
@@ -71,7 +71,7 @@ class GrpcFront:
                 raise
             except Exception as error:  # the client gets a code without its text, the log its frames
                 log_failure(logger, "request failed", error, request_id=request_id)
-                failure = EngineError("the server failed on this request", code="internal_error")
+                failure = InternalError()
                 code = error_code(failure)
                 self._service.metrics.refuse(code)
                 await abort(context, failure)

@@ -30,7 +30,7 @@ from serving.api.responses.turn_container import LOST, container_of, in_containe
 from serving.api.responses.turn_stores import check_stores
 from serving.api.service import Service
 from serving.api.turns import ModelCalls, turn_runner
-from serving.errors import ConflictError, ConversationStoreError, EngineError, QuotaError, RequestError, WeftError
+from serving.errors import ConflictError, ConversationStoreError, InternalError, QuotaError, RequestError, WeftError
 from serving.generation.request import TextRequest
 from serving.observability.logs import log_event, log_failure
 from serving.orchestrator.retrieval.catalog import Catalog
@@ -190,7 +190,7 @@ class MadeResponse:
             for told in await self._failed(self._in_their_words(error)):
                 yield told
         except Exception:  # a fault of the server's own
-            await self._failed(EngineError("the server failed on this request", code="internal_error"))
+            await self._failed(InternalError())
             raise
         except (asyncio.CancelledError, GeneratorExit):
             if preface and not self._output.items:
@@ -216,7 +216,7 @@ class MadeResponse:
                 yield told
         except Exception as error:  # told without its text, and logged
             log_failure(logger, "a response failed", error, request_id=self._caller.request_id)
-            failure = EngineError("the server failed on this request", code="internal_error")
+            failure = InternalError()
             for told in await self._failed(failure):
                 yield told
         except asyncio.CancelledError:  # its readers are told
