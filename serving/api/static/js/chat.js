@@ -90,6 +90,7 @@ export class Chat extends EventTarget {
   /** Asks for another answer beside this one; one that failed with nothing said is replaced. */
   async regenerate(answer) {
     await this.#requireModel();
+    await this.#library.settled();
     if (this.#turn) return;
     const conversation = this.#conversation;
     const question = messageOf(conversation, answer.parent);

@@ -34,9 +34,15 @@ export class Library extends EventTarget {
     return library?.files.length > 0 ? [{ type: "file_search", vector_store_ids: [library.store] }] : [];
   }
 
-  /** Returns when the open conversation's files have been read, or could not be. */
+  /** Returns when the open conversation's files have been read, or could not be, and those that expired are out. */
   async settled() {
+    const conversation = this.#conversation;
     await Promise.all(this.#running().map(({ done }) => done));
+    try {
+      await this.#forgetExpired(conversation);
+    } catch (error) {
+      if (!(error instanceof ChatError)) throw error; // the question meets the same server, and says so
+    }
   }
 
   #running() {
@@ -65,7 +71,25 @@ export class Library extends EventTarget {
     }
   }
 
+  async #forgetExpired(conversation) {
+    const { library } = conversation;
+    if (!library) return;
+    const held = await this.#api.held(library.store, library.files.map(({ id }) => id));
+    const gone = library.files.filter(({ id }) => !held?.includes(id));
+    if (held && gone.length === 0) return;
+    library.files = library.files.filter((file) => !gone.includes(file));
+    if (!held) {
+      delete conversation.library; // the next file begins another store
+      this.#stores.delete(conversation);
+    }
+    this.#changed(conversation);
+    this.#draw();
+    const names = gone.map(({ name }) => name).join(", ");
+    if (names) this.dispatchEvent(new CustomEvent("failed", { detail: `No longer on the server, attach again: ${names}` }));
+  }
+
   async #libraryOf(conversation) {
+    if (this.#running().length === 1) await this.#forgetExpired(conversation); // no other is on its way into the store
     if (!conversation.library) {
       if (!this.#stores.has(conversation)) this.#stores.set(conversation, this.#api.begin(conversation.id));
       try {
@@ -85,11 +109,7 @@ export class Library extends EventTarget {
     library.files = library.files.filter(({ id }) => id !== file.id);
     this.#changed(conversation);
     this.#draw();
-    try {
-      await this.#api.remove(library.store, file.id);
-    } catch (error) {
-      if (!(error instanceof ChatError)) throw error; // it is out of this conversation either way, and expires there
-    }
+    await this.#api.remove(file.id);
   }
 
   #changed(conversation) {

@@ -30,6 +30,8 @@ def chat(server: tuple[ScriptedChat, str]) -> Iterator[ScriptedChat]:
     server[0].memory = None
     server[0].remembers.clear()
     server[0].unreadable.clear()
+    server[0].files.clear()
+    server[0].store_has_expired = False
     server[0].written.clear()
     server[0].takes_ratings = True
     assert server[0].no_exchange_waits(), "the page sent a request that the test did not expect"

@@ -100,6 +100,7 @@ class ScriptedChat:
         self.files: dict[str, bytes] = {}  # that were uploaded, by name
         self.written: dict[str, bytes] = {}  # files of the container c1, by id
         self.unreadable: set[str] = set()  # names of files that the server cannot read
+        self.store_has_expired = False
         self.memory: list[dict[str, Any]] | None = None  # its entries; None: the server has none
         self.ratings: queue.Queue[dict[str, Any]] = queue.Queue()
         self.takes_ratings = True
@@ -125,7 +126,8 @@ class ScriptedChat:
                 Route("/v1/vector_stores", self._store, methods=["POST"]),
                 Route("/v1/vector_stores/{store}/files", self._attach, methods=["POST"]),
                 Route("/v1/vector_stores/{store}/files/{id}", self._attached, methods=["GET"]),
-                Route("/v1/vector_stores/{store}/files/{id}", self._removed, methods=["DELETE"]),
+                Route("/v1/vector_stores/{store}", self._stored, methods=["GET"]),
+                Route("/v1/vector_stores/{store}/files", self._stored_files, methods=["GET"]),
             ]
         )
 
@@ -179,6 +181,8 @@ class ScriptedChat:
             file = form["file"]
             assert isinstance(file, UploadFile)
             assert form["purpose"] == "assistants"
+            assert form["expires_after[anchor]"] == "created_at"
+            assert form["expires_after[seconds]"] == "2592000"
             name = file.filename or ""
             self.files[name] = await file.read()
         return JSONResponse({"id": f"file-{name}"})
@@ -191,6 +195,13 @@ class ScriptedChat:
 
     async def _store(self, _request: Request) -> Response:
         return JSONResponse({"id": "vs_1"})
+
+    async def _stored(self, _request: Request) -> Response:
+        status = "expired" if self.store_has_expired else "completed"
+        return JSONResponse({"id": "vs_1", "status": status, "file_counts": {"total": len(self.files)}})
+
+    async def _stored_files(self, _request: Request) -> Response:
+        return JSONResponse({"data": [{"id": f"file-{name}"} for name in self.files]})
 
     async def _attach(self, _request: Request) -> Response:
         return JSONResponse({"status": "in_progress"})

@@ -161,11 +161,34 @@ def test_a_file_is_read_before_the_question_is_asked_and_a_citation_opens_its_pa
     expect(page.get_by_role("button", name="Remove notes.md")).to_have_count(0)
 
 
+def test_files_that_have_expired_are_not_named_to_the_model_and_the_reader_is_told(
+    page: Page, chat: ScriptedChat
+) -> None:
+    files = [{"name": name, "mimeType": "text/plain", "buffer": b"Whales."} for name in ("a.txt", "b.txt")]
+    page.locator("#file").set_input_files(files)
+    expect(page.get_by_role("button", name="Remove b.txt")).to_be_visible()
+    expect(page.get_by_role("button", name="Remove a.txt")).to_be_visible()
+    del chat.files["a.txt"]
+    exchange = ask(page, chat, "How large are whales?")
+    assert exchange.body["tools"] == [{"type": "file_search", "vector_store_ids": ["vs_1"]}]
+    expect(page.get_by_text("No longer on the server, attach again: a.txt")).to_be_visible()
+    expect(page.get_by_role("button", name="Remove a.txt")).to_have_count(0)
+    begin(exchange)
+    end(exchange, [message("Large.")])
+    expect(finished(page)).to_be_visible()
+    chat.store_has_expired = True
+    exchange = ask(page, chat, "How large?")
+    assert "tools" not in exchange.body
+    expect(page.get_by_role("button", name="Remove b.txt")).to_have_count(0)
+    exchange.answer("Very.")
+
+
 def test_a_file_that_the_server_cannot_read_is_said_to_be_so(page: Page, chat: ScriptedChat) -> None:
     chat.unreadable.add("broken.pdf")
     broken = {"name": "broken.pdf", "mimeType": "application/pdf", "buffer": b"%PDF"}
     page.locator("#file").set_input_files(broken)
     expect(page.get_by_text("broken.pdf: it is damaged")).to_be_visible()
+    assert "broken.pdf" not in chat.files, "nobody else would delete it"
     exchange = ask(page, chat, "Hello")
     assert exchange.path == "/v1/chat/completions"
     exchange.answer("Hi.")
