@@ -108,7 +108,7 @@ def moderation_notices(noted: Mapping[Direction, Mapping[str, float]]) -> Iterat
             if UNJUDGED in scores:
                 told = f"{side} could not be checked against the server's content policy"
             yield Notice("moderation", told, {"of": direction, "scores": scores})
-    reviewed = [direction for direction in _SIDES if REVIEW in noted.get(direction, {})]
+    reviewed: list[Direction] = [direction for direction in _SIDES if REVIEW in noted.get(direction, {})]
     if reviewed:
         named = " and ".join(_SIDES[direction] for direction in reviewed)
         yield Notice("review", f"a person will look at {named}", {"of": reviewed})
