@@ -1,4 +1,4 @@
-"""Questions on the user's files: a search with the question as its query, then the answer with the passage's number."""
+"""Questions on the user's files: a search with the question as its query, then the sentence that answers, with its passage's number."""
 
 from dataclasses import dataclass
 
@@ -52,8 +52,7 @@ def _exchange(draw: Draw, absent: bool) -> Exchange:
         if any(wording == question for source in sources for question, _ in source.answered):
             return _exchange(draw, absent)
     else:
-        wording, value = draw.choice(sources[0].answered)
-        answer = f"{upper(value)}."
+        wording, answer = draw.choice(sources[0].answered)
     result, numbers = _found(draw, sources)
     if absent and draw.chance(0.2):
         result = marked(Told("file_search", "", "Nothing was found in the files."), "result")
@@ -81,4 +80,4 @@ def searches(draw: Draw) -> Episode:
     return _episode(draw, draw.integer(2, 3))
 
 
-MAKERS: list[tuple[float, Maker]] = [(1.0, search), (2.0, searches)]
+MAKERS: list[tuple[float, Maker]] = [(3.0, search), (1.0, searches)]
