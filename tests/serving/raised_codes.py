@@ -128,10 +128,10 @@ class Source:
                 yield value
 
     def _nearest(self, node: ast.AST, *kinds: type[ast.AST]) -> ast.AST | None:
-        while (node := self._above.get(node)) is not None:  # type: ignore[assignment]
-            if isinstance(node, kinds):
-                return node
-        return None
+        above = self._above.get(node)
+        while above is not None and not isinstance(above, kinds):
+            above = self._above.get(above)
+        return above
 
 
 def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -11,6 +11,10 @@ class Person:
     tenant: str
     user: str
 
+    def is_of(self, tenant: str, user: str | None) -> bool:
+        """`user` None: any of the tenant's."""
+        return self.tenant == tenant and user in (None, self.user)
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:

@@ -81,11 +81,7 @@ class Memories:
     async def erase(self, tenant: str, user: str | None, dry_run: bool) -> Mapping[str, int]:
         """What there is of a user, or of the whole tenant; unless it is only looked at, it is gone."""
         if not dry_run:
-            self._waiting = {
-                person: ask
-                for person, ask in self._waiting.items()
-                if person.tenant != tenant or user not in (None, person.user)
-            }
+            self._waiting = {person: ask for person, ask in self._waiting.items() if not person.is_of(tenant, user)}
             self._setbacks.forget(tenant, user)
         return await self._store.erase(tenant, user, dry_run)
 

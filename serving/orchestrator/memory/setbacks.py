@@ -46,8 +46,4 @@ class Setbacks:
 
     def forget(self, tenant: str, user: str | None) -> None:
         """One of the tenant's users, or all."""
-        self._of = {
-            person: setback
-            for person, setback in self._of.items()
-            if person.tenant != tenant or user not in (None, person.user)
-        }
+        self._of = {person: setback for person, setback in self._of.items() if not person.is_of(tenant, user)}
