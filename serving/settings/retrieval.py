@@ -9,6 +9,7 @@ from serving.errors import ConfigError
 from serving.settings.postgres import SCHEMES
 
 CACHE_BYTES = 1 << 30
+MOST_TOLD = 64  # sentences: as many as are compared with a question
 IndexKind = Literal["sqlite", "pgvector", "qdrant"]
 
 
@@ -21,6 +22,7 @@ class RetrievalConfig:
     max_tenant_stores: int = 100
     max_store_files: int = 10_000
     max_tenant_bytes: int = 8 << 30  # of texts and vectors, of all stores of a tenant together
+    told_sentences: int = 0  # of all found, nearest to the question, that file_search tells; 0: whole passages
     concurrent_files: int = 2  # that are read and embedded at once
     parse_seconds: float = 60.0  # of computing, for the text of one file
     parse_memory_bytes: int = 2 << 30
@@ -58,6 +60,7 @@ _BOUNDS: dict[str, tuple[Callable[[float], bool], str]] = {
     "max_tenant_stores": _at_least(1),
     "max_store_files": _at_least(1),
     "max_tenant_bytes": _at_least(1),
+    "told_sentences": (lambda value: 0 <= value <= MOST_TOLD, f"in 0 .. {MOST_TOLD}"),
     "concurrent_files": _at_least(1),
     "parse_seconds": (lambda value: 1 <= value <= 3600, "in 1 .. 3600"),
     "parse_memory_bytes": _at_least(256 << 20),

@@ -33,16 +33,33 @@ class Told:
     text: str
 
 
-def _found(draw: Draw, sources: list[Passage]) -> tuple[str, list[str]]:
-    """The tool's result as the prompt holds it, and each source's number."""
+def _found(draw: Draw, sources: list[Passage], asked_for: str | None) -> tuple[str, list[str]]:
+    """The tool's result as the prompt holds it, and each source's number. Some hold whole passages, most the few
+    sentences nearest to the question (`retrieval.told_sentences`), `asked_for` among them if it is there."""
     numbers = draw.sample(range(100_000), len(sources))
     title = draw.choice([draw.word, draw.thing])() + draw.choice([".pdf", ".pdf", ".txt", ".md"])
+    texts = _nearest(draw, sources, asked_for) if draw.chance(0.7) else [source.text for source in sources]
     told = []
-    for number, source in zip(numbers, sources, strict=True):
-        heading = f"{upper(draw.word())} {draw.thing()}\n" if draw.chance(0.25) else ""
-        told.append(marked(Told(f"{number:05}", title, heading + source.text), "document"))
+    for number, text in zip(numbers, texts, strict=True):
+        if not text:
+            continue
+        heading = f"{upper(draw.word())} {draw.thing()}{draw.choice([' ', chr(10)])}" if draw.chance(0.2) else ""
+        told.append(marked(Told(f"{number:05}", title, heading + text), "document"))
     draw.rng.shuffle(told)
     return marked(Told("file_search", "", "\n\n".join(told)), "result"), [f"{number:05}" for number in numbers]
+
+
+def _nearest(draw: Draw, sources: list[Passage], asked_for: str | None) -> list[str]:
+    """Of each source the sentences that are told, line by line; one to three in all, of the first source most often."""
+    known = [[sentence for _, sentence in source.answered] for source in sources]
+    spots = [(index, sentence) for index, sentences in enumerate(known) for sentence in dict.fromkeys(sentences)]
+    draw.rng.shuffle(spots)
+    spots.sort(key=lambda spot: (spot != (0, asked_for), spot[0] > 0 and draw.chance(0.7)))
+    told = set(spots[: draw.choice([1, 1, 2, 2, 3])])
+    return [
+        "\n".join(sentence for sentence in dict.fromkeys(sentences) if (index, sentence) in told)
+        for index, sentences in enumerate(known)
+    ]
 
 
 def _exchange(draw: Draw, absent: bool) -> Exchange:
@@ -53,7 +70,7 @@ def _exchange(draw: Draw, absent: bool) -> Exchange:
             return _exchange(draw, absent)
     else:
         wording, answer = draw.choice(sources[0].answered)
-    result, numbers = _found(draw, sources)
+    result, numbers = _found(draw, sources, None if absent else answer)
     if absent and draw.chance(0.2):
         result = marked(Told("file_search", "", "Nothing was found in the files."), "result")
     question = asked(draw, wording)

@@ -50,11 +50,11 @@ WEIGHTS = {
     "units": 20.0,
     "texts": 12.0,
     "memory": 12.0,
-    "passages": 60.0,
+    "passages": 80.0,
     "json": 15.0,
     "tools": 20.0,
     "built-in tools": 18.0,
-    "file search": 34.0,
+    "file search": 60.0,
     "remote tools": 8.0,
 }
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")

@@ -26,9 +26,10 @@ from serving.orchestrator.retrieval.index import Index, IndexUnavailableError
 from serving.orchestrator.retrieval.index_sqlite import SqliteIndex
 from serving.orchestrator.retrieval.ingest import FileIngest
 from serving.orchestrator.retrieval.ingest_runner import IngestRunner
+from serving.orchestrator.retrieval.nearest_sentences import NearestSentences
 from serving.orchestrator.retrieval.parse_process import ParseLimits
 from serving.orchestrator.retrieval.query import Query
-from serving.orchestrator.retrieval.search import Found, Search
+from serving.orchestrator.retrieval.search import Search, Told
 from serving.settings.postgres import PASSWORD_VARIABLE
 from serving.settings.retrieval import RetrievalConfig
 
@@ -40,6 +41,7 @@ class VectorStores:
     routes: list[Route]
     runner: IngestRunner
     search: Search
+    sentences: NearestSentences | None  # None: a model is told whole passages
     catalog: Catalog
     index: Index
 
@@ -47,10 +49,13 @@ class VectorStores:
     def tool(self) -> FileSearch:
         return FileSearch(self._find)
 
-    async def _find(self, tenant: str, store_ids: Sequence[str], query: Query) -> list[Found]:
+    async def _find(self, tenant: str, store_ids: Sequence[str], query: Query) -> list[Told]:
         """The turn was admitted with its own limits; the few tokens of a query are counted, and not limited again."""
-        principal = Principal(key_id=TOOL_KEY, tenant=tenant, tier=TOOL_KEY)
-        return await self.search.find(tenant, store_ids, query, msgspec.msgpack.encode(principal))
+        principal = msgspec.msgpack.encode(Principal(key_id=TOOL_KEY, tenant=tenant, tier=TOOL_KEY))
+        found = await self.search.find(tenant, store_ids, query, principal)
+        if self.sentences is not None:
+            return await self.sentences.of(found, query.texts, principal)
+        return [Told(each, each.held.embedded.passage.chunk.text) for each in found]
 
     async def check(self) -> None:
         """Before a server begins. Raises ConfigError; a database that is away may come."""
@@ -82,6 +87,7 @@ def open_vector_stores(
     ingest = FileIngest(catalog, index, encoding, files.path, parsing)
     runner = IngestRunner(catalog, index, ingest, config.folder, at_once=config.concurrent_files)
     search = Search(catalog, index, encoding)
+    sentences = NearestSentences(encoding, config.told_sentences) if config.told_sentences else None
     files.before_delete(catalog.forget_file)
     desk = Desk(
         service=service,
@@ -93,7 +99,7 @@ def open_vector_stores(
         runner=runner,
     )
     routes = [*store_routes(desk), *store_file_routes(desk), *file_batch_routes(desk)]
-    return VectorStores(routes, runner, search, catalog, index)
+    return VectorStores(routes, runner, search, sentences, catalog, index)
 
 
 def open_catalog(config: RetrievalConfig, now: Callable[[], float]) -> Catalog:

@@ -83,7 +83,7 @@ def _next_first(pieces: list[_Piece], first: int, last: int, sizes: ChunkSizes) 
 
 
 def _pieces(text: str, count: Callable[[str], int], most: int) -> Iterator[_Piece]:
-    for start, end in _sentences(text):
+    for start, end in sentences_of(text):
         tokens = count(text[start:end])
         if tokens <= most:
             yield _Piece(start, end, tokens)
@@ -91,7 +91,8 @@ def _pieces(text: str, count: Callable[[str], int], most: int) -> Iterator[_Piec
             yield from _parts(text, start, end, count, most)
 
 
-def _sentences(text: str) -> Iterator[tuple[int, int]]:
+def sentences_of(text: str) -> Iterator[tuple[int, int]]:
+    """The span of each, with the white space after it."""
     start = 0
     for end in (*(match.end() for match in _ENDS.finditer(text)), len(text)):
         if text[start:end].strip():

@@ -8,14 +8,14 @@ from serving.errors import RequestError
 from serving.orchestrator.marked_data import marked
 from serving.orchestrator.retrieval.citations import marker_of
 from serving.orchestrator.retrieval.query import Query, parse_query
-from serving.orchestrator.retrieval.search import Found
+from serving.orchestrator.retrieval.search import Told
 from serving.orchestrator.tools.registry import ToolResult, ToolScope
 
 MOST_QUERIES = 4
 MOST_RESULTS = 5  # where the request does not say how many: a model's window is small
 
 # Whose stores, which, what for.
-Find = Callable[[str, Sequence[str], Query], Awaitable[list[Found]]]
+Find = Callable[[str, Sequence[str], Query], Awaitable[list[Told]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +104,15 @@ class FileSearch:
         )
 
 
-def _result(found: Found) -> dict[str, Any]:
-    text = found.held.embedded.passage.chunk.text
+def _result(told: Told) -> dict[str, Any]:
+    found = told.found
+    passage = found.held.embedded.passage.chunk.text
     return {
         "file_id": found.file.file_id,
         "filename": found.file.filename,
         "score": found.score,
-        "text": text,
+        "text": told.text,
         "attributes": found.file.attributes,
-        "marker": marker_of(found.file.filename, found.held.number, text),
+        "marker": marker_of(found.file.filename, found.held.number, passage),
         **{name: value for name, value in found.citation.items() if name not in ("file_id", "filename")},
     }

@@ -43,6 +43,14 @@ class Found:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A passage as a model is told it: whole, or some sentences of it."""
+
+    found: Found
+    text: str
+
+
 class Search:
     def __init__(self, catalog: Catalog, index: Index, encoding: Encoding) -> None:
         self._catalog = catalog

@@ -43,6 +43,7 @@ def test_an_index_may_be_in_postgres(tmp_path: Path) -> None:
         ('index = "qdrant"\n', "", "qdrant.*not supported"),
         ('index = "faiss"\n', "", "must be one of"),
         ("parse_seconds = 0\n", "", r"parse_seconds must be in 1 \.\. 3600"),
+        ("told_sentences = 65\n", "", "told_sentences must be in 0 .. 64, not 65"),
         ("concurrent_files = 0\n", "", "concurrent_files must be at least 1"),
     ],
 )

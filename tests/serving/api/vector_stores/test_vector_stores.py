@@ -264,6 +264,28 @@ async def test_the_tool_finds_marked_passages_of_its_tenants_stores(shop: Shop) 
         assert (nothing.is_error, refused.is_error, "no vector store" in refused.text) == (True, True, True)
 
 
+async def test_a_model_is_told_the_nearest_sentences_where_the_deployment_says_so(
+    make_api: ApiMaker, tmp_path: Path
+) -> None:
+    shop = Shop(make_api, tmp_path, limits={"told_sentences": 1})
+    async with shop.open() as client:
+        store = await client.vector_stores.create()
+        for name, text in (("loom.md", LOOM), ("wool.md", " ".join(WOOL))):
+            await client.vector_stores.files.upload_and_poll(
+                vector_store_id=store.id, file=(name, text.encode()), **POLL
+            )
+        settings = {"vector_store_ids": [store.id]}
+        scope = ToolScope(tenant="anonymous", user="", request_id="r", deadline=float("inf"), settings=settings)
+        registry = shop.api.service.toolbox.registry
+        result = await registry.run("file_search", '{"query": "Who patented the flying shuttle?"}', scope)
+        (told,) = result.facts["results"]
+        assert told["text"].endswith("The flying shuttle was patented by John Kay in 1733.")
+        assert result.text == f'<document id="{told["marker"]}" title="loom.md">\n{told["text"]}\n</document>'
+        assert (LOOM[told["start"] : told["end"]], told["quote"]) == (told["quote"], LOOM)
+        (whole, _) = (await client.vector_stores.search(store.id, query="flying shuttle")).data
+        assert whole.content[0].text == LOOM
+
+
 async def test_without_an_encoder_or_a_table_there_are_no_stores(make_api: ApiMaker, tmp_path: Path) -> None:
     retrieval = RetrievalConfig(folder=tmp_path / "stores")
     for api in (make_api(), make_api(files=FilesConfig(folder=tmp_path / "files"), retrieval=retrieval)):
