@@ -1,7 +1,8 @@
-"""Retrieval: recall@5 of vectors, full text and both; how fast files are embedded; searches in a large store.
+"""Retrieval: recall@5 of vectors, full text and both; what a model is told of it; how fast files are embedded; searches
+in a large store.
 
 scripts/fetch_encoder
-python -m scripts.bench_retrieval [--chunks 100000] [--encoder .build/encoder] [--only recall|ingest|scale]
+python -m scripts.bench_retrieval [--chunks 100000] [--encoder .build/encoder] [--only recall|told|ingest|scale]
                                   [--postgres URL]
 
 With `--postgres`, the URL of a database that has pgvector and nothing of value, the index is there.
@@ -14,13 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from scripts.moderation.local_encoder import local_encoder
-from scripts.retrieval import recall, scale
+from scripts.retrieval import recall, scale, told
 from scripts.retrieval.place import place_of
 from scripts.retrieval.recall_set import read_recall_set
 
 SIZES = ((128, 24), (256, 48), (1024, 128))
 COPIES = 4  # of the documents, for the rate
-PARTS = ("recall", "ingest", "scale")
+PARTS = ("recall", "told", "ingest", "scale")
 
 
 def main() -> None:
@@ -54,6 +55,14 @@ async def _with_encoder(folder: Path, parts: tuple[str, ...], url: str | None) -
                     rows.append(await recall.measure(Path(files), index, encoder, given, sizes))
                     await index.close()
         print(recall.table(rows), flush=True)
+    if "told" in parts:
+        encoding = recall.encoding_of(encoder)
+        with TemporaryDirectory() as files:
+            async with place_of(url, recall.STORE) as place:
+                index = place.open(dimensions)
+                search, _ = await recall.ingest(Path(files), index, encoding, given.documents, SIZES[-1])
+                print(told.table(await told.measure(search, encoding, given)), flush=True)
+                await index.close()
     if "ingest" in parts:
         text = "\n\n".join(given.documents.values())
         with TemporaryDirectory() as files:
