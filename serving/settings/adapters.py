@@ -9,12 +9,13 @@ from serving.errors import ConfigError
 
 # No slash, which would read as a path, and no colon, which stands between the model's name and an adapter's.
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}")
+MAX_RANK = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptersConfig:
     slots: int = 0  # adapters that are on the devices at once; 0: none are served
-    max_rank: int = 16  # of one adapter; memory is taken for it in every slot
+    max_rank: int = MAX_RANK  # of one adapter; memory is taken for it in every slot
     targets: tuple[str, ...] = ()  # linear layers that adapters may update, as q_proj; empty: all that are offered
     named: Mapping[str, Path] = field(default_factory=dict)  # the folders of adapters that are known from the start
     folder: Path | None = None  # whose adapters may be loaded while serving; None: none may
@@ -24,6 +25,11 @@ def check_adapters(adapters: AdaptersConfig, taken: Collection[str | None], mesh
     """`taken` are the names of models. Raises ConfigError."""
     if not adapters.slots and (adapters.named or adapters.folder is not None):
         raise ConfigError(f"{where}: adapters.slots must be at least 1 where there are adapters", param="slots")
+    if not adapters.slots and (adapters.max_rank != MAX_RANK or adapters.targets):
+        name = "targets" if adapters.targets else "max_rank"
+        raise ConfigError(
+            f"{where}: adapters.{name} is for adapters.slots of 1 or more: 0 serves no adapters", param=name
+        )
     if adapters.slots and mesh_pipeline > 1:
         raise ConfigError(
             f"{where}: adapters.slots is {adapters.slots}, and adapters are not offered where mesh.pipeline is above "

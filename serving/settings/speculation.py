@@ -26,6 +26,11 @@ def check_speculation(speculation: SpeculationConfig, where: str) -> None:
             f'{where}: speculation.checkpoint is for speculation.kind = "draft" or "eagle3", which need it',
             param="checkpoint",
         )
+    for name in ("ngram_shortest", "ngram_longest"):
+        if speculation.checkpoint is not None and getattr(speculation, name) != getattr(SpeculationConfig(), name):
+            raise ConfigError(
+                f'{where}: speculation.{name} is for speculation.kind = "ngram", not "{speculation.kind}"', param=name
+            )
     if speculation.ngram_shortest > speculation.ngram_longest:
         raise ConfigError(
             f"{where}: speculation.ngram_shortest ({speculation.ngram_shortest}) must be at most ngram_longest "

@@ -34,6 +34,8 @@ def test_its_checkpoint_is_found_beside_the_file(tmp_path: Path, kind: Literal["
         ('checkpoint = "small"', "checkpoint"),
         ('kind = "ngram"\nngram_shortest = 5', "ngram_shortest"),
         ('kind = "eagle3"', "checkpoint"),
+        ('kind = "draft"\ncheckpoint = "small"\nngram_longest = 5', "ngram_longest"),
+        ('kind = "eagle3"\ncheckpoint = "small"\nngram_shortest = 1', "ngram_shortest"),
         ('kind = "medusa"', "speculation.kind"),
         ('kind = "ngram"\ndepth = 0', "depth"),
         ('kind = "ngram"\ndepth = 16', "depth"),
