@@ -221,6 +221,12 @@ def _check_numbers(deployment: Deployment, where: str) -> None:
         value = getattr(engine, name)
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"{where}: engine.{name} must be above 0 and finite, not {value}", param=name)
+    if engine.target_inter_token_ms is not None and (engine.decode_rounds or 1) > 1:
+        raise ConfigError(
+            f"{where}: engine.decode_rounds is {engine.decode_rounds}, and several tokens a dispatch are never drawn "
+            "beside engine.target_inter_token_ms: leave out one of them",
+            param="decode_rounds",
+        )
     if engine.max_num_batched_tokens < engine.max_num_seqs:
         raise ConfigError(
             f"{where}: engine.max_num_batched_tokens ({engine.max_num_batched_tokens}) must be at least "

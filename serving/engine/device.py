@@ -122,7 +122,7 @@ def load_executor(
         token_buckets=token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1),
         shards=mesh.shape["data"],
         sequence_parallel_tokens=long_step,
-        decode_rounds=decode_rounds(engine.decode_rounds, mesh, on_cpu=on_cpu),
+        decode_rounds=decode_rounds(engine, mesh, on_cpu=on_cpu),
         guesses=most_guesses(deployment.speculation, mesh.shape),
     )
     body = tuned_attention_body(name, table)
@@ -236,12 +236,14 @@ def token_buckets(engine: EngineConfig, smallest: int) -> tuple[int, ...]:
     return tuple(sorted({max(size, smallest) for size in sizes if max(size, smallest) <= budget} | {budget}))
 
 
-def decode_rounds(given: int | None, mesh: Mesh, *, on_cpu: bool) -> int:
+def decode_rounds(engine: EngineConfig, mesh: Mesh, *, on_cpu: bool) -> int:
     """How many tokens the device draws of each sequence by itself. On a CPU the host's part of a step, and each
-    message on its way to a client, take time on the cores that the device computes with.
+    message on its way to a client, take time on the cores that the device computes with. Never several where the time
+    between two tokens is promised.
 
     Raises ConfigError where the mesh needs the host between two tokens.
     """
+    given = engine.decode_rounds
     alone = mesh.shape["pipeline"] == mesh.shape["data"] == 1
     if given is not None and given > 1 and not alone:
         raise ConfigError(
@@ -249,7 +251,8 @@ def decode_rounds(given: int | None, mesh: Mesh, *, on_cpu: bool) -> int:
             "step: it must be 1 there",
             param="decode_rounds",
         )
-    return given or (DECODE_ROUNDS_ON_CPU if on_cpu and alone else 1)
+    steady = engine.target_inter_token_ms is not None
+    return given or (DECODE_ROUNDS_ON_CPU if on_cpu and alone and not steady else 1)
 
 
 def most_guesses(speculation: SpeculationConfig, sizes: Mapping[str, int]) -> int:

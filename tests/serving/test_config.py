@@ -168,6 +168,13 @@ def test_a_server_that_others_can_reach_must_be_told_its_names(file: Path, host:
     load_deployment(written(file, **{"server.host": f'"{host}"', "server.allowed_hosts": "[]"}))
 
 
+def test_several_tokens_a_dispatch_are_refused_beside_a_promise_between_tokens(file: Path) -> None:
+    promise = {"engine.target_inter_token_ms": "25"}
+    error = refused(written(file, **promise, **{"engine.decode_rounds": "4"}))
+    assert (error.param, "target_inter_token_ms" in error.message) == ("decode_rounds", True)
+    load_deployment(written(file, **promise, **{"engine.decode_rounds": "1"}))
+
+
 def test_every_number_of_a_deployment_has_a_range() -> None:
     """A key that is added must be added above."""
     numbers = {name for name, hint in EngineConfig.__annotations__.items() if re.search(r"\b(int|float)\b", str(hint))}
