@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 from rich.console import Console
 from rich.table import Table
 
-from scripts.browser_turns.turns import FILE, HANDBOOK, TURNS, BrowserTurn, Shown, UnexpectedPageError
+from scripts.browser_turns.turns import FILES, TURNS, BrowserTurn, Shown, UnexpectedPageError
 from scripts.flags import flags_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,10 +79,10 @@ def _address(process: subprocess.Popen[str]) -> str:
     raise SystemExit(f"the server did not start:\n{''.join(seen)}")
 
 
-def handbook(browser: Browser) -> bytes:
-    """The file as Chromium prints it."""
+def printed(browser: Browser, html: str) -> bytes:
+    """As a PDF, by Chromium."""
     page = browser.new_page()
-    page.set_content(HANDBOOK)
+    page.set_content(html)
     made = page.pdf()
     page.close()
     return made
@@ -95,10 +95,10 @@ def played(browser: Browser, address: str, turn: BrowserTurn) -> Outcome:
     page = context.new_page()
     page.goto("/")
     expect(page.locator("#model")).to_be_enabled()
-    if turn.files:
-        file = {"name": FILE, "mimeType": "application/pdf", "buffer": handbook(browser)}
+    if turn.file is not None:
+        file = {"name": turn.file, "mimeType": "application/pdf", "buffer": printed(browser, FILES[turn.file])}
         page.locator("#file").set_input_files(file)  # pyright: ignore[reportArgumentType]
-        expect(page.get_by_role("button", name=f"Remove {FILE}")).to_be_visible()
+        expect(page.get_by_role("button", name=f"Remove {turn.file}")).to_be_visible()
     if turn.tool is not None:
         page.get_by_role("button", name=turn.tool, exact=True).click()
     page.fill("#message", turn.question)

@@ -43,5 +43,5 @@ def test_a_right_page_passes_and_one_without_the_call_or_the_answer_does_not(tur
             turn.check(NO_PAGE, wrong)
 
 
-def test_every_turn_but_the_citing_one_is_judged_here() -> None:
-    assert [turn.name for turn in TURNS if turn not in JUDGED] == ["an answer from a PDF"]
+def test_every_turn_but_the_citing_ones_is_judged_here() -> None:
+    assert [turn.name for turn in TURNS if turn not in JUDGED] == ["an answer from a PDF", "an answer from a longer PDF"]
