@@ -149,6 +149,7 @@ class QuotaError(WeftError):
 
     def __init__(self, message: str, *, code: str, limit: int, used: int, param: str | None = None) -> None:
         super().__init__(message, param=param, code=code)
+        self.limit, self.used = limit, used
         self.metadata = {"x-should-retry": "false", "x-quota-limit": str(limit), "x-quota-used": str(used)}
 
 

@@ -9,49 +9,19 @@ import json
 
 import msgspec
 
+from serving import errors
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.embedding import EmbedRequest
 from serving.engine.operation import Operation, OperationReport
 from serving.engine.request import GenerateRequest, TokenEvent
-from serving.errors import (
-    CheckpointError,
-    ConfigError,
-    ContextLengthError,
-    EngineError,
-    EngineUnavailableError,
-    InternalError,
-    NotFoundError,
-    OverloadedError,
-    PayloadTooLargeError,
-    RequestError,
-    SetupError,
-    StreamCancelledError,
-    StreamLogError,
-    UnsupportedError,
-    WeftError,
-)
+from serving.errors import EngineError, OverloadedError, QuotaError, RateLimitedError, RequestError, WeftError
 
 SERVICE = "weft.Engine"
 SESSION, INFO, STATS, EMBED, OPERATE = "Session", "Info", "Stats", "Embed", "Operate"
 PROTOCOL_KEY = "weft-protocol"  # the metadata key of every call
 
 _ERRORS: dict[str, type[WeftError]] = {
-    kind.__name__: kind
-    for kind in (
-        RequestError,
-        UnsupportedError,
-        ContextLengthError,
-        NotFoundError,
-        PayloadTooLargeError,
-        EngineUnavailableError,
-        EngineError,
-        InternalError,
-        SetupError,
-        ConfigError,
-        CheckpointError,
-        StreamCancelledError,
-        StreamLogError,
-    )
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, WeftError)
 }
 
 
@@ -79,17 +49,26 @@ class Failure(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     param: str | None = None
     code: str | None = None
     retry_after: float | None = None
+    quota: tuple[int, int] | None = None  # a QuotaError's limit, and what is used of it
 
     @classmethod
     def of(cls, error: WeftError) -> "Failure":
-        retry_after = error.retry_after if isinstance(error, OverloadedError) else None
-        return cls(type(error).__name__, error.message, error.param, error.code, retry_after)
+        retry_after = error.retry_after if isinstance(error, OverloadedError | RateLimitedError) else None
+        quota = (error.limit, error.used) if isinstance(error, QuotaError) else None
+        return cls(type(error).__name__, error.message, error.param, error.code, retry_after, quota)
 
     def error(self) -> WeftError:
-        """The exception that `of` was given: same class, message, param and code."""
+        """The exception that `of` was given: same class, message, param and code. Of one that is not of
+        `serving.errors`, the nearest that is."""
+        kind = _ERRORS.get(self.kind, EngineError)
+        if self.quota is not None:
+            limit, used = self.quota
+            return QuotaError(self.message, code=self.code or "", limit=limit, used=used, param=self.param)
         if self.retry_after is not None:
+            if kind is RateLimitedError:
+                return RateLimitedError(self.message, retry_after=self.retry_after, code=self.code or "")
             return OverloadedError(self.message, retry_after=self.retry_after, code=self.code)
-        return _ERRORS.get(self.kind, EngineError)(self.message, param=self.param, code=self.code)
+        return kind(self.message, param=self.param, code=self.code)
 
 
 class StreamFailure(msgspec.Struct, frozen=True):
