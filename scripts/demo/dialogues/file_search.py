@@ -1,9 +1,9 @@
-"""Questions on the user's files: a search with the question as its query, then the sentence that answers, with its passage's number."""
+"""Questions on the user's files: a search with the question as its query, then the value that answers, with its passage's number."""
 
 from dataclasses import dataclass
 
 from scripts.demo.dialogue import Episode, Exchange, Maker, ToolCall
-from scripts.demo.dialogues.passages import Passage, asked, passage, upper
+from scripts.demo.dialogues.passages import Fact, Passage, asked, passage, upper
 from scripts.demo.dialogues.server_tools import beside
 from scripts.demo.draw import Draw
 from serving.orchestrator.marked_data import marked
@@ -33,7 +33,7 @@ class Told:
     text: str
 
 
-def _found(draw: Draw, sources: list[Passage], asked_for: str | None) -> tuple[str, list[str]]:
+def _found(draw: Draw, sources: list[Passage], asked_for: Fact | None) -> tuple[str, list[str]]:
     """The tool's result as the prompt holds it, and each source's number. Some hold whole passages, most the few
     sentences nearest to the question (`retrieval.told_sentences`), `asked_for` among them if it is there."""
     numbers = draw.sample(range(100_000), len(sources))
@@ -49,28 +49,28 @@ def _found(draw: Draw, sources: list[Passage], asked_for: str | None) -> tuple[s
     return marked(Told("file_search", "", "\n\n".join(told)), "result"), [f"{number:05}" for number in numbers]
 
 
-def _nearest(draw: Draw, sources: list[Passage], asked_for: str | None) -> list[str]:
-    """Of each source the sentences that are told, line by line; one to three in all, of the first source most often."""
-    known = [[sentence for _, sentence in source.answered] for source in sources]
-    spots = [(index, sentence) for index, sentences in enumerate(known) for sentence in dict.fromkeys(sentences)]
+def _nearest(draw: Draw, sources: list[Passage], asked_for: Fact | None) -> list[str]:
+    """Of each source the sentences that are told, line by line; one to four in all, of the first source most often."""
+    spots = [(index, fact) for index, source in enumerate(sources) for fact in source.facts]
     draw.rng.shuffle(spots)
     spots.sort(key=lambda spot: (spot != (0, asked_for), spot[0] > 0 and draw.chance(0.7)))
-    told = set(spots[: draw.choice([1, 1, 2, 2, 3])])
+    told = spots[: draw.choice([1, 2, 2, 3, 4, 4])]
     return [
-        "\n".join(sentence for sentence in dict.fromkeys(sentences) if (index, sentence) in told)
-        for index, sentences in enumerate(known)
+        "\n".join(fact.sentence for fact in source.facts if (index, fact) in told)
+        for index, source in enumerate(sources)
     ]
 
 
 def _exchange(draw: Draw, absent: bool) -> Exchange:
     sources = [passage(draw, 4) for _ in range(draw.choice([1, 1, 1, 1, 2, 3]))]
     if absent:
-        wording, answer = draw.choice(sources[0].absent), NOT_IN_FILES
-        if any(wording == question for source in sources for question, _ in source.answered):
+        fact, wording, answer = None, draw.choice(sources[0].absent), NOT_IN_FILES
+        if any(wording == known.question for source in sources for known in source.facts):
             return _exchange(draw, absent)
     else:
-        wording, answer = draw.choice(sources[0].answered)
-    result, numbers = _found(draw, sources, None if absent else answer)
+        fact = draw.choice(sources[0].facts)
+        wording, answer = fact.question, fact.answer
+    result, numbers = _found(draw, sources, fact)
     if absent and draw.chance(0.2):
         result = marked(Told("file_search", "", "Nothing was found in the files."), "result")
     question = asked(draw, wording)
@@ -83,7 +83,7 @@ def _exchange(draw: Draw, absent: bool) -> Exchange:
 
 
 def _episode(draw: Draw, exchanges: int) -> Episode:
-    made = tuple(_exchange(draw, draw.chance(0.25)) for _ in range(exchanges))
+    made = tuple(_exchange(draw, draw.chance(0.3)) for _ in range(exchanges))
     return Episode("file search", made, tools=beside(draw, "file_search"))
 
 

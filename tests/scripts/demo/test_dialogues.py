@@ -113,7 +113,7 @@ def test_a_question_that_a_passage_leaves_open_is_not_one_that_it_answers() -> N
     draw = Draw(9)
     for _ in range(200):
         made = passages.passage(draw)
-        assert not {question for question, _ in made.answered} & set(made.absent)
+        assert not {fact.question for fact in made.facts} & set(made.absent)
 
 
 def test_an_answer_from_a_passage_stands_in_the_passage() -> None:
