@@ -6,8 +6,9 @@ many users each send their next request when the last one has ended. Runs with a
 on, off, on, off; the speed of each run with it is to the mean of those before and after it, so that a machine that
 slows down does not count against it, and the table has their medians.
 
-Two engines of one kind differ by a tenth, for as long as they live: by where their weights and pages came to lie.
---engines makes all of them anew so often, and counts the runs of all together.
+Both are runs of one engine, whose scheduler is told to guess or is not: a step without guesses is the same program. Two
+engines differ by a tenth, for as long as they live, by where their weights and pages came to lie. --engines makes all
+of them anew so often, and counts the runs of all together.
 
 --seconds bounds all that is measured, after loading: each kind and number of users has an equal share of what is left,
 and as many requests a run, at most --requests, as fit in it --runs times.
@@ -44,7 +45,6 @@ ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "configs" / "deployments" / "demo.toml"
 DRAFT = ROOT / "configs" / "checkpoints" / "demo-draft"
 SETTINGS = {
-    "off": SpeculationConfig(),
     "ngram": SpeculationConfig(kind="ngram", depth=4),
     "draft": SpeculationConfig(kind="draft", checkpoint=DRAFT, depth=4),
 }
@@ -99,10 +99,12 @@ class Engine:
         self._demo: Deployment = dataclasses.replace(demo, engine=engine, speculation=SETTINGS[kind])
         self._executor: Any = load_executor(self._demo, 1024)
 
-    def run(self, prompts: list[tuple[int, ...]], users: int) -> tuple[Took, list[list[int]], int, int]:
+    def run(
+        self, prompts: list[tuple[int, ...]], users: int, *, guessing: bool
+    ) -> tuple[Took, list[list[int]], int, int]:
         """(what it took, tokens of each prompt's answer, guesses, of those accepted)."""
         limits = self._executor.limits
-        speculator = speculator_for(self._demo.speculation, limits)
+        speculator = speculator_for(self._demo.speculation, limits) if guessing else None
         scheduler = Scheduler(
             max_model_len=limits.max_model_len,
             max_num_seqs=limits.max_num_seqs,
@@ -155,11 +157,11 @@ def main() -> None:
     runs: dict[tuple[str, int], list[Run]] = {cell: [] for cell in cells}
     end = time.perf_counter() + args.seconds
     for number in range(args.engines):
-        engines = {kind: Engine(kind, max(args.users)) for kind in sorted(("off", *args.kinds), reverse=number % 2 > 0)}
+        engines = {kind: Engine(kind, max(args.users)) for kind in args.kinds}
         for done, (kind, users) in enumerate(cells):
             left = len(cells) * (args.engines - number) - done
             share = max(end - time.perf_counter(), 0.0) / left
-            runs[kind, users] += measure(engines[kind], engines["off"], users, args.requests, args.runs, share)
+            runs[kind, users] += measure(engines[kind], users, args.requests, args.runs, share)
             print(row_of(kind, users, runs[kind, users]), file=sys.stderr, flush=True)
     rows = [row_of(kind, users, runs[kind, users]) for kind, users in cells]
     show(rows)
@@ -167,21 +169,21 @@ def main() -> None:
         args.json.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
 
 
-def measure(engine: Engine, off: Engine, users: int, requests: int, runs: int, seconds: float) -> list[Run]:
+def measure(engine: Engine, users: int, requests: int, runs: int, seconds: float) -> list[Run]:
     """Two short runs to warm up, and then as many requests a run as fit in `seconds` with `runs` of them."""
     begin = time.perf_counter()
     few = prompts_of(2 * users)
-    took_few = max(one.run(few, users)[0].seconds for one in (off, engine))
+    took_few = max(engine.run(few, users, guessing=guessing)[0].seconds for guessing in (False, True))
     left = seconds - (time.perf_counter() - begin)
     fitting = int(len(few) * left / (2 * runs + 1) / took_few)
     texts = prompts_of(max(min(requests, fitting), 2 * users))
     measured: list[Run] = []
-    before, expected, _, _ = off.run(texts, users)
+    before, expected, _, _ = engine.run(texts, users, guessing=False)
     for number in range(runs):
         if number and time.perf_counter() - begin + 2 * before.seconds > seconds:
             break
-        took, answers, guessed, accepted = engine.run(texts, users)
-        after = off.run(texts, users)[0]
+        took, answers, guessed, accepted = engine.run(texts, users, guessing=True)
+        after = engine.run(texts, users, guessing=False)[0]
         measured.append(
             Run(
                 tokens=sum(map(len, answers)),
