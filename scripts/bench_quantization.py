@@ -133,10 +133,12 @@ def score_demo(quantization: Any, cache: Any, tokens: int) -> tuple[ScoredText, 
     page = sum(leaf.nbytes for leaf in jax.tree.leaves(executor.pool))
     page //= executor.limits.num_pages * executor.limits.page_size
 
+    texts = dialogues(tokens)  # here: some of them run a tool, in an event loop of its own
+
     async def run() -> ScoredText:
         engine = start_local_engine(demo, executor, startup_seconds=0.0)
         try:
-            return ScoredText(await score_all(engine, dialogues(tokens), lambda _: None))
+            return ScoredText(await score_all(engine, texts, lambda _: None))
         finally:
             await engine.close()
 
