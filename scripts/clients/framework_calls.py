@@ -36,7 +36,7 @@ def _langchain_tool(target: Target) -> None:
 def _langchain_form(target: Target) -> None:
     schema = {"title": "Sum", "description": "A sum.", **PARAMETERS}
     model = _langchain(target, max_tokens=300).with_structured_output(schema, method="json_schema")
-    expect(set(model.invoke("Write two numbers.")) == {"a", "b"}, "an object of the schema")
+    expect(set(model.invoke("Extract a and b as JSON: a is 12, b is 30.")) == {"a", "b"}, "an object of the schema")
 
 
 def _litellm(target: Target, provider: str, **fields: Any) -> Any:
