@@ -84,6 +84,7 @@ class Outcome:
     seconds: float = 0.0
     from_host: int = 0  # tokens
     from_disk: int = 0
+    copied: int = 0  # pages, to and from both tiers
 
 
 class Bench:
@@ -118,12 +119,14 @@ class Bench:
             tiers.call_on_news(news.set)
         if before is not None:
             self._talk(loop, deque(before), answer, news)
+        copied = _copied(tiers)
         begin = time.process_time()
         outcome = self._talk(loop, deque(talks), answer, news)
         outcome.seconds = time.process_time() - begin
         if tiers is not None:
             outcome.from_host = tiers.counters[Tier.HOST].hit_tokens
             outcome.from_disk = tiers.counters[Tier.DISK].hit_tokens
+            outcome.copied = _copied(tiers) - copied
             tiers.close()
         return outcome
 
@@ -211,16 +214,23 @@ WORKLOADS = {
 }
 
 
+def _copied(tiers: PageTiers | None) -> int:
+    counters = () if tiers is None else tiers.counters.values()
+    return sum(each.pages_in + each.pages_out for each in counters)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="pairs of runs for the cost at no hits")
+    parser.add_argument("--only-cost", action="store_true", help="at no hits, and no workloads")
     parser.add_argument("--folder", type=Path, help="for page files; a temporary one by default")
     arguments = parser.parse_args()
     console, bench = Console(width=140), Bench()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         bench.run(HOST, strangers()[:2], 8, Path(folder))
         table = Table("workload", "tiers", "hits", "of host", "of disk", "first token, median, p90 (ms)", "tokens/s")
-        for name, (talks, answer) in WORKLOADS.items():
+        workloads = {} if arguments.only_cost else WORKLOADS
+        for name, (talks, answer) in workloads.items():
             for setting in (OFF, DEVICE, HOST, DISK, RESTARTED):
                 outcome = bench.run(setting, talks(), answer, Path(folder) / name)
                 table.add_row(name, setting.name, *_cells(outcome))
@@ -241,18 +251,18 @@ def _cells(outcome: Outcome) -> list[str]:
 
 def _cost(bench: Bench, rounds: int, folder: Path) -> Table:
     """Each setting between two runs of the device alone, whose mean it is compared with."""
-    table = Table("no hits", "runs", "seconds to those of the device alone: median", "least", "most")
+    table = Table("no hits", "runs", "seconds to those of the device alone: median", "least", "most", "copied")
     for setting in (OFF, HOST, DISK):
-        ratios = []
+        ratios, copied = [], 0
         before = bench.run(DEVICE, strangers(), 8, folder, strangers(5)).seconds
         for number in range(rounds):
-            seconds = bench.run(setting, strangers(), 8, folder / f"{setting.name}-{number}", strangers(5)).seconds
+            outcome = bench.run(setting, strangers(), 8, folder / f"{setting.name}-{number}", strangers(5))
             after = bench.run(DEVICE, strangers(), 8, folder, strangers(5)).seconds
-            ratios.append(seconds / ((before + after) / 2))
+            copied = max(copied, outcome.copied)
+            ratios.append(outcome.seconds / ((before + after) / 2))
             before = after
-        table.add_row(
-            setting.name, str(rounds), f"{statistics.median(ratios):.3f}", f"{min(ratios):.3f}", f"{max(ratios):.3f}"
-        )
+        shown = (f"{ratio:.3f}" for ratio in (statistics.median(ratios), min(ratios), max(ratios)))
+        table.add_row(setting.name, str(rounds), *shown, f"{copied} pages")
     return table
 
 
