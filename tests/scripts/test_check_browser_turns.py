@@ -44,4 +44,7 @@ def test_a_right_page_passes_and_one_without_the_call_or_the_answer_does_not(tur
 
 
 def test_every_turn_but_the_citing_ones_is_judged_here() -> None:
-    assert [turn.name for turn in TURNS if turn not in JUDGED] == ["an answer from a PDF", "an answer from a longer PDF"]
+    assert [turn.name for turn in TURNS if turn not in JUDGED] == [
+        "an answer from a PDF",
+        "an answer from a longer PDF",
+    ]
