@@ -28,6 +28,7 @@ from serving.orchestrator.turns import Message, conversation_of
 DEMO = Path(__file__).resolve().parents[1] / "configs" / "deployments" / "demo.toml"
 SYSTEM = "You are a helpful assistant. Answer briefly, and say so where you do not know."
 WORDS = "loom warp weft thread shuttle cloth wool linen dye weaver pattern reed heddle selvage bobbin spindle".split()
+WIDEST = 1536
 TRIMMED = {"in blocks": ContextShares(), "by what has to go": ContextShares(block=0.0, newest=0.0)}
 
 
@@ -104,4 +105,6 @@ if __name__ == "__main__":
     parser.add_argument("--conversations", type=count, default=10)
     parser.add_argument("--window", type=count, default=1024, help="tokens that a prompt may have")
     given = parser.parse_args()
+    if given.window > WIDEST:
+        parser.error(f"--window must be at most {WIDEST}: the demo's window is 2,048, and an answer stands beside a prompt")
     Console().print(asyncio.run(main(given.conversations, given.turns, given.window)))
