@@ -106,5 +106,7 @@ if __name__ == "__main__":
     parser.add_argument("--window", type=count, default=1024, help="tokens that a prompt may have")
     given = parser.parse_args()
     if given.window > WIDEST:
-        parser.error(f"--window must be at most {WIDEST}: the demo's window is 2,048, and an answer stands beside a prompt")
+        parser.error(
+            f"--window must be at most {WIDEST}: the demo's window is 2,048, and an answer stands beside a prompt"
+        )
     Console().print(asyncio.run(main(given.conversations, given.turns, given.window)))
