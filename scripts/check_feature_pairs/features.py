@@ -12,11 +12,8 @@ from scripts.check_feature_pairs.checkpoint import ADAPTER, END
 from serving.engine.client import EngineStats
 from serving.engine.request import GenerateRequest, GrammarKind, GrammarSpec, TokenEvent
 
-PLENTY, SOME, FEW = (
-    256,
-    48,
-    34,
-)  # pages of the device: with some, what is read is evicted; with few, streams are preempted
+# Pages of the device. With some, what is read is evicted; with few, streams are preempted.
+PLENTY, SOME, FEW = 256, 48, 34
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +23,7 @@ class Setting:
     chunked: bool = False  # prompts are read a few tokens a step
     pages: int = PLENTY
     warm: bool = False  # the prompts have been read before
-    tiers: Literal["none", "host", "disk"] = "none"
+    tiers: frozenset[Literal["host", "disk"]] = frozenset()  # that have prompts which the device has not
     rounds: int = 1
     speculation: Literal["off", "ngram", "draft", "eagle3"] = "off"
     cache_dtype: Literal["int8"] | None = None
@@ -96,20 +93,14 @@ FEATURES = (
     Feature(
         name="host tier",
         apply=lambda setting: replace(
-            setting,
-            warm=True,
-            pages=min(setting.pages, SOME),
-            tiers="host" if setting.tiers == "none" else setting.tiers,
+            setting, warm=True, pages=min(setting.pages, SOME), tiers=setting.tiers | {"host"}
         ),
         decides_tokens=False,
         at_work=_came_from("host"),
     ),
     Feature(
         name="disk tier",
-        # Beside the host tier it is streams that are preempted whose pages host memory has.
-        apply=lambda setting: replace(
-            setting, warm=True, tiers="disk", pages=FEW if setting.tiers == "host" else setting.pages
-        ),
+        apply=lambda setting: replace(setting, warm=True, tiers=setting.tiers | {"disk"}),
         decides_tokens=False,
         at_work=_came_from("disk"),
     ),

@@ -60,14 +60,16 @@ class Laboratory:
     async def run(self, setting: Setting, requests: list[GenerateRequest]) -> Outcome:
         """All requests at once, on an engine that has been brought to the state that the setting names."""
         deployment = self._deployment(setting)
-        if setting.tiers == "disk":
+        of_disk: list[GenerateRequest] = []
+        if "disk" in setting.tiers:
+            of_disk = requests[::2] if "host" in setting.tiers else requests
             async with self._engine(setting, deployment) as engine:
-                await _read_prompts(engine, requests)
+                await _read_prompts(engine, of_disk)
                 await _until_written(engine)
         async with self._engine(setting, deployment) as engine:
-            if setting.warm and setting.tiers != "disk":
-                await _read_prompts(engine, requests)
-            if setting.tiers == "host":
+            if setting.warm:
+                await _read_prompts(engine, [one for one in requests if one not in of_disk])
+            if "host" in setting.tiers:
                 await _read_prompts(engine, others(3 * STREAMS))
             answers = await asyncio.gather(*(_events(engine, one) for one in requests))
             stats = await engine.stats()
@@ -122,7 +124,7 @@ class Laboratory:
         """One for each kind of programs."""
         kind = _kind(setting)
         if kind not in self._executors:
-            largest = replace(setting, pages=PLENTY, rounds=_MOST_ROUNDS, tiers="none")
+            largest = replace(setting, pages=PLENTY, rounds=_MOST_ROUNDS, tiers=frozenset())
             if largest.speculation == "off":
                 largest = replace(largest, speculation="ngram")
             executor = load_executor(self._deployment(largest), WINDOW)
@@ -132,7 +134,7 @@ class Laboratory:
 
     def _deployment(self, setting: Setting, *, caching: bool = True) -> Deployment:
         disk = None
-        if setting.tiers == "disk":
+        if "disk" in setting.tiers:
             self._disks += 1
             disk = self._folder / f"disk-{self._disks}"
         return Deployment(
@@ -152,9 +154,7 @@ class Laboratory:
             ),
             mesh=MeshConfig(tensor=setting.devices),
             adapters=AdaptersConfig(slots=1, max_rank=4, named={ADAPTER: self._adapter}),
-            prefix_cache=PrefixCacheConfig(
-                host_bytes=None if setting.tiers == "none" or not caching else _HOST_BYTES, disk=disk
-            ),
+            prefix_cache=PrefixCacheConfig(host_bytes=_HOST_BYTES if setting.tiers and caching else None, disk=disk),
             speculation=SpeculationConfig(
                 kind=setting.speculation,
                 checkpoint=self._drafts.get(setting.speculation),
