@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 # Where a sentence may end: closing punctuation (with quotes and brackets after it) before a space, or an empty line.
-# An abbreviation may end one too soon, which costs a chunk nothing: its neighbour overlaps.
-_ENDS = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？]\s*|\n\s*\n\s*")
+# A name's initial or title does not end one, nor do a few other words that stand before what they are about; another
+# abbreviation may end one too soon, which costs a chunk nothing: its neighbour overlaps.
+_SHORT = ("[A-Z]", "Dr", "Mr", "Mrs", "Ms", "Prof", "St", "Fig", "cf", "vs", r"e\.g", r"i\.e")
+_FULL_STOP = "".join(rf"(?<!\b{short})" for short in _SHORT) + r"\."
+_ENDS = re.compile(rf"(?:{_FULL_STOP}|[!?…])[\"'”’)\]]*\s+|[。！？]\s*|\n\s*\n\s*")
 _WORDS = re.compile(r"\S+\s*")
 _LONGEST_WORD = 4096  # characters, which are halved without being counted
 

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from serving.orchestrator.retrieval.chunks import Chunk, ChunkSizes, chunks_of
+from serving.orchestrator.retrieval.chunks import Chunk, ChunkSizes, chunks_of, sentences_of
 
 
 def words(text: str) -> int:
@@ -40,6 +40,24 @@ def test_closing_quotes_stay_with_their_sentence() -> None:
         "Then (so it goes.)",
         "He left.",
     ]
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "The mill was built by Dr. Ada Bell in 1901. ",
+        "It was painted by J. R. Lane. ",
+        "Use small parts, e.g. Bolts (see Fig. 2). ",
+    ],
+)
+def test_titles_initials_and_their_like_end_no_sentence(sentence: str) -> None:
+    text = sentence + "Another one."
+    assert [text[start:end] for start, end in sentences_of(text)] == [sentence, "Another one."]
+
+
+def test_a_question_after_a_single_letter_ends_its_sentence() -> None:
+    text = "Is it plan B? It is."
+    assert [text[start:end] for start, end in sentences_of(text)] == ["Is it plan B? ", "It is."]
 
 
 def test_offsets_tell_where_a_chunk_stands_and_nothing_is_lost() -> None:
