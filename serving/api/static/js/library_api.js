@@ -44,8 +44,14 @@ export class LibraryApi {
       const { status, file_counts: counts } = await this.#client.json(path);
       if (status === "expired") return null;
       if (counts.total >= ids.length) return ids;
-      const { data } = await this.#client.json(`${path}/files?limit=100`);
-      return ids.filter((id) => data.some((file) => file.id === id));
+      const held = new Set();
+      let page;
+      do {
+        const after = page ? `&after=${page.last_id}` : "";
+        page = await this.#client.json(`${path}/files?limit=100${after}`);
+        for (const { id } of page.data) held.add(id);
+      } while (page.has_more);
+      return ids.filter((id) => held.has(id));
     } catch (error) {
       if (error.status === 404) return null;
       throw error;

@@ -200,8 +200,15 @@ class ScriptedChat:
         status = "expired" if self.store_has_expired else "completed"
         return JSONResponse({"id": "vs_1", "status": status, "file_counts": {"total": len(self.files)}})
 
-    async def _stored_files(self, _request: Request) -> Response:
-        return JSONResponse({"data": [{"id": f"file-{name}"} for name in self.files]})
+    async def _stored_files(self, request: Request) -> Response:
+        """One a page, so that who stops at the first page misses files."""
+        ids = [f"file-{name}" for name in self.files]
+        at = ids.index(request.query_params["after"]) + 1 if "after" in request.query_params else 0
+        page = ids[at : at + 1]
+        more = at + 1 < len(ids)
+        return JSONResponse(
+            {"data": [{"id": one} for one in page], "last_id": page[-1] if page else None, "has_more": more}
+        )
 
     async def _attach(self, _request: Request) -> Response:
         return JSONResponse({"status": "in_progress"})

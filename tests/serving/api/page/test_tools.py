@@ -164,15 +164,17 @@ def test_a_file_is_read_before_the_question_is_asked_and_a_citation_opens_its_pa
 def test_files_that_have_expired_are_not_named_to_the_model_and_the_reader_is_told(
     page: Page, chat: ScriptedChat
 ) -> None:
-    files = [{"name": name, "mimeType": "text/plain", "buffer": b"Whales."} for name in ("a.txt", "b.txt")]
+    files = [{"name": name, "mimeType": "text/plain", "buffer": b"Whales."} for name in ("a.txt", "b.txt", "c.txt")]
     page.locator("#file").set_input_files(files)
-    expect(page.get_by_role("button", name="Remove b.txt")).to_be_visible()
-    expect(page.get_by_role("button", name="Remove a.txt")).to_be_visible()
+    for name in ("a.txt", "b.txt", "c.txt"):
+        expect(page.get_by_role("button", name=f"Remove {name}")).to_be_visible()
     del chat.files["a.txt"]
     exchange = ask(page, chat, "How large are whales?")
     assert exchange.body["tools"] == [{"type": "file_search", "vector_store_ids": ["vs_1"]}]
     expect(page.get_by_text("No longer on the server, attach again: a.txt")).to_be_visible()
     expect(page.get_by_role("button", name="Remove a.txt")).to_have_count(0)
+    for name in ("b.txt", "c.txt"):
+        expect(page.get_by_role("button", name=f"Remove {name}")).to_be_visible()
     begin(exchange)
     end(exchange, [message("Large.")])
     expect(finished(page)).to_be_visible()
