@@ -183,7 +183,13 @@ def _fitted(codes: Codes, form: WeightForm, name: str, each: int | None) -> Code
     if form.kind != "int8" or codes.groups is not None:
         raise CheckpointError(f"tensor {name} has zero points, and quantization_config says that it is symmetric")
     spread = _at(codes.zeros, np.arange(codes.values.shape[-1]), each)
-    return Codes((codes.values - spread).astype(np.int8), codes.scales)
+    shifted = codes.values.astype(np.int16) - spread
+    if shifted.min() < -128 or shifted.max() > 127:
+        raise CheckpointError(
+            f"tensor {name} has numbers of 8 bits and zero points that take them beyond a byte; where zero points come "
+            "off the numbers, as in experts, 4 bits are offered, or 8 bits without them"
+        )
+    return Codes(shifted.astype(np.int8), codes.scales)
 
 
 def _inner_dims(tensor: Tensor) -> tuple[int, ...]:

@@ -74,10 +74,13 @@ class AdapterSlots:
     def of(cls, count: int, max_waiting: int) -> "AdapterSlots":
         return cls([Slot(number) for number in range(count)], max_waiting)
 
-    def add(self, name: str, folder: Path) -> None:
-        """Makes an adapter known. Raises RequestError where another one has its name."""
+    def add(self, name: str, folder: Path, digest: bytes | None = None) -> None:
+        """Makes an adapter known. `digest` is of its files as they are now; None: not looked at. Raises RequestError
+        where another one has its name, from another folder or in a slot with other weights."""
         there = self.known.get(name)
-        if there is not None and there.folder != folder:
+        slot = None if there is None else self._slot_of(there)
+        is_other = slot is not None and slot.ready and digest is not None and slot.digest != digest
+        if there is not None and (there.folder != folder or is_other):
             raise RequestError(
                 f"there is an adapter {name!r} already: unload it first", param="name", code="adapter_exists"
             )

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from serving.engine.adapter_lease import AdapterLease, AdapterState
 from serving.engine.adapter_slots import AdapterCounters, AdapterSlots, Load, Ticket
 from serving.errors import EngineError, EngineUnavailableError, RequestError, UnsupportedError, WeftError
-from serving.observability.logs import log_event
+from serving.observability.logs import log_event, log_failure
 from serving.settings.adapters import ADAPTER_NAME
 
 log = logging.getLogger(__name__)
@@ -97,11 +97,11 @@ class Adapters:
             )
         path = self._inside(folder)
         try:
-            await asyncio.to_thread(self._memory.read, path)
+            files = await asyncio.to_thread(self._memory.read, path)
         except ValueError as error:
             raise RequestError(str(error), param="folder", code="invalid_adapter") from error
         with self._lock:
-            self._slots.add(name, path)
+            self._slots.add(name, path, files.digest)
 
     def unload(self, name: str) -> None:
         """Streams that have it go on, those that wait for it fail. Raises NotFoundError."""
@@ -190,6 +190,10 @@ class Adapters:
             error = EngineError(f"the adapter {load.name} cannot be loaded", code="invalid_adapter")
         except WeftError as wrong:
             error = wrong
+        except Exception as wrong:
+            # A device without room, say: it is this adapter's alone, and others wait for the slot.
+            log_failure(log, "an adapter's load failed", wrong, adapter=load.name)
+            error = EngineError(f"the adapter {load.name} cannot be loaded", code="adapter_failed")
         finally:  # also where the event loop ends: no slot may stay half full
             with self._lock:
                 if digest is not None:

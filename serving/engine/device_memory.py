@@ -69,18 +69,28 @@ class DeviceMemory:
         devices that are free then; a CPU's own copy is the same memory, and does not count."""
         if keep == "host":
             self._on_host = [[np.asarray(leaf) for leaf in resident.weights] for resident in self._residents]
-        for resident in self._residents:
-            resident.weights, resident.pool = (), _nothing()
+        self._drop()
         if self._on_cpu:
             _trim_heap()
         return self.pool_bytes + (0 if keep == "host" and self._on_cpu else self.weight_bytes)
 
     def take_back(self) -> None:
-        """Empty pages, and the weights from the host where they were kept there."""
-        if self._on_host is not None:
-            self.put_weights([_placed(*stage) for stage in zip(self._on_host, self._forms, strict=True)])
-        for resident, form in zip(self._residents, self._pools, strict=True):
-            resident.pool = empty_pool(form)
+        """Empty pages, and the weights from the host where they were kept there. Raises MemoryError where the devices
+        have no room by now: nothing is taken then, and weights that came from elsewhere have to come again."""
+        kept = self._on_host
+        try:
+            if kept is not None:
+                self.put_weights([_placed(*stage) for stage in zip(kept, self._forms, strict=True)])
+            for resident, form in zip(self._residents, self._pools, strict=True):
+                resident.pool = empty_pool(form)
+        except jax.errors.JaxRuntimeError as error:
+            self._drop()
+            self._on_host = kept
+            raise MemoryError(str(error)) from error
+
+    def _drop(self) -> None:
+        for resident in self._residents:
+            resident.weights, resident.pool = (), _nothing()
 
     def put_weights(self, stages: Sequence[Leaves]) -> None:
         """Others in place of those that are there. Raises ValueError where a form differs, before any is taken."""

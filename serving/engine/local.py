@@ -142,19 +142,26 @@ class LocalEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenEvent, None]:
         self._refuse_if_down()
-        if self._loop.state == EngineState.ASLEEP:
-            await self._wake_for_request()
-        constraint = await self._constraint(request)
-        lease = None
-        if request.adapter:
-            request, lease = await self._leased(request)
-            if lease is None:
-                yield TokenEvent(request_id=request.request_id, finish_reason=FinishReason.DEADLINE)
-                return
-        stream = Stream(request, asyncio.get_running_loop(), constraint, lease)
-        self._send(stream)
-        ended = False
+        begin = time.monotonic()
+        await self._be_awake()
+        lease, limit = None, asyncio.timeout(_left(request, begin))
         try:
+            async with limit:
+                constraint = await self._constraint(request)
+                lease = await self._lease(request)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            yield TokenEvent(request_id=request.request_id, finish_reason=FinishReason.DEADLINE)
+            return
+        ended = True
+        try:
+            await self._be_awake()  # it may have been put to sleep meanwhile
+            if request.deadline_seconds is not None:
+                request = dataclasses.replace(request, deadline_seconds=_left(request, begin))
+            stream = Stream(request, asyncio.get_running_loop(), constraint, lease)
+            self._send(stream)
+            ended = False
             while not ended:
                 event = await stream.get()
                 ended = event.finish_reason is not None
@@ -172,8 +179,7 @@ class LocalEngine:
         """[D] float32, what the hidden states of a prompt become; its max_tokens is 0. Raises as `generate` does, and
         EngineError where the engine fails on it."""
         self._refuse_if_down()
-        if self._loop.state == EngineState.ASLEEP:
-            await self._wake_for_request()
+        await self._be_awake()
         stream = Stream(request, asyncio.get_running_loop(), pooling=pooling)
         self._send(stream)
         try:
@@ -185,24 +191,20 @@ class LocalEngine:
             raise EngineError(event.error or "the model gave no vector for a text", code="no_vector")
         return event.vector
 
-    async def _leased(self, request: GenerateRequest) -> tuple[GenerateRequest, AdapterLease | None]:
-        """The request with what is left of its deadline, and its adapter's slot; None where the deadline came first."""
+    async def _lease(self, request: GenerateRequest) -> AdapterLease | None:
+        """Of its adapter's slot; None where it has no adapter."""
+        if not request.adapter:
+            return None
         if self.adapters is None:
             raise no_adapters()
-        begin, limit = time.monotonic(), request.deadline_seconds
-        lease = None
-        try:
-            async with asyncio.timeout(limit):
-                lease = await self.adapters.lease(request.adapter)
-        except TimeoutError:
-            return request, None
-        if limit is not None:
-            left = max(limit - (time.monotonic() - begin), _SHORTEST_SECONDS)
-            request = dataclasses.replace(request, deadline_seconds=left)
-        return request, lease
+        return await self.adapters.lease(request.adapter)
 
-    async def _wake_for_request(self) -> None:
-        """Raises OverloadedError where it sleeps on: nobody has accepted the request, so no stream was lost with it."""
+    async def _be_awake(self) -> None:
+        """Wakes an engine that sleeps, where requests may. No deadline ends a wake that others wait for too.
+
+        Raises OverloadedError where it sleeps on: nobody has accepted the request, so no stream was lost with it."""
+        if self._loop.state != EngineState.ASLEEP:
+            return
         why = "the engine sleeps until it is woken"
         if self._wake_on_request:
             try:
@@ -320,7 +322,7 @@ class LocalEngine:
             try:
                 self._loop.scheduler.add(item.request, self._loop.now(), item.constraint, item.adapter, item.pooling)
             except WeftError as error:
-                item.loop.call_soon_threadsafe(item.put, error)
+                _call_soon(item.loop, item.put, error)
             else:
                 self._streams[item.request.request_id] = item
 
@@ -329,6 +331,10 @@ class LocalEngine:
             result = question.ask(self._loop.scheduler, self._loop.now())
         except WeftError as error:
             result = error
+        except BaseException:  # the loop ends, and nobody else would tell who asked
+            error = EngineUnavailableError("the engine failed", code="engine_failed")
+            _call_soon(question.loop, question.put, error)
+            raise
         _call_soon(question.loop, question.put, result)
 
     def _deliver(self, events: list[TokenEvent]) -> None:
@@ -469,6 +475,12 @@ def start_local_engine(
 def _put_all(batch: list[tuple[Stream, TokenEvent]]) -> None:
     for stream, event in batch:
         stream.put(event)
+
+
+def _left(request: GenerateRequest, begin: float) -> float | None:
+    """Seconds of its deadline, for a request that came at `begin`; None: it has none."""
+    limit = request.deadline_seconds
+    return None if limit is None else max(limit - (time.monotonic() - begin), _SHORTEST_SECONDS)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:

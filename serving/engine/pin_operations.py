@@ -19,7 +19,7 @@ async def pin_prefix(operation: PinPrefix, engine: LiveEngine) -> OperationRepor
 
 async def unpin_prefix(operation: UnpinPrefix, engine: LiveEngine) -> OperationReport:
     def unpin(loop: EngineLoop) -> OperationReport:
-        if not loop.scheduler.unpin(operation.name, owner=operation.owner):
+        if not loop.scheduler.unpin(operation.name, loop.now(), owner=operation.owner):
             raise NotFoundError("there is no such prefix: it has expired, or never was", code="prefix_not_found")
         return report_of(loop)
 

@@ -267,14 +267,17 @@ class Scheduler:
         """Keeps the pages of a prefix in the cache for `seconds`, in place of what `name` pinned before; those that
         nobody has computed yet are kept once a stream has. Raises RequestError, OverloadedError."""
         refuse_unpinnable(name, token_ids, seconds, vocab_size=self._vocab_size)
+        self._pins.expire(now)  # no plan may have come since
         return replace(self._pins.pin(name, token_ids, salt, now + seconds, owner=owner, most=most), seconds=seconds)
 
     def pinned(self, owner: str, now: float) -> list[PinnedPrefix]:
         """The owner's pins."""
+        self._pins.expire(now)
         return self._pins.owned(owner, now)
 
-    def unpin(self, name: str, *, owner: str = "") -> bool:
+    def unpin(self, name: str, now: float, *, owner: str = "") -> bool:
         """Gives a pinned prefix back to the cache before its time; False where the owner has none of that name."""
+        self._pins.expire(now)
         return self._pins.unpin(name, owner=owner)
 
     def plan(self, now: float) -> StepPlan | None:

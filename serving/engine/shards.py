@@ -170,8 +170,8 @@ class ShardedScheduler:
         every = zip(*(scheduler.pinned(owner, now) for scheduler in self._schedulers), strict=True)
         return [min(shards, key=lambda prefix: prefix.held) for shards in every]
 
-    def unpin(self, name: str, *, owner: str = "") -> bool:
-        pinned = [scheduler.unpin(name, owner=owner) for scheduler in self._schedulers]
+    def unpin(self, name: str, now: float, *, owner: str = "") -> bool:
+        pinned = [scheduler.unpin(name, now, owner=owner) for scheduler in self._schedulers]
         return any(pinned)
 
     def commit(self, plan: StepPlan, result: StepResult, seconds: float | None = None) -> list[TokenEvent]:

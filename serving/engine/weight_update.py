@@ -18,6 +18,7 @@ from serving.engine.live_model import LiveModel
 from serving.engine.operation import LoadWeights, OperationReport
 from serving.engine.recording import end_trace
 from serving.engine.weights_fingerprint import weights_fingerprint
+from serving.errors import RequestError
 
 
 async def load_weights(operation: LoadWeights, engine: LiveEngine) -> OperationReport:
@@ -49,12 +50,29 @@ def _release(loop: EngineLoop) -> None:
 
 def _install(loop: EngineLoop, model: LiveModel, stages: list, folder: Path, version: str) -> OperationReport:
     loop.settle()
+    put_weights(model, stages)
+    adopt(loop, model, folder, version)
+    return report_of(loop)
+
+
+def put_weights(model: LiveModel, stages: list) -> None:
+    """Raises RequestError where their forms differ from those that the programs take, before any is taken."""
+    try:
+        model.memory.put_weights(stages)
+    except ValueError as error:
+        raise RequestError(
+            f"the weights have other forms than those that the engine was started with: {error}",
+            param="checkpoint",
+            code="checkpoint_refused",
+        ) from error
+
+
+def adopt(loop: EngineLoop, model: LiveModel, folder: Path, version: str) -> None:
+    """What follows from weights of another version being there: nothing that the old ones computed is used again."""
     end_trace(loop, "other weights were loaded")
-    model.memory.put_weights(stages)
     model.checkpoint, model.version = folder, version
     model.updates += 1
     loop.weights, loop.namespace = version, model.namespace
     loop.scheduler.forget_pages(loop.namespace)
     if loop.tiers is not None:
         loop.tiers.forget()
-    return report_of(loop)

@@ -4,6 +4,7 @@ weights that they stand for."""
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -21,11 +22,17 @@ Pack = Callable[[str, np.random.Generator, int, int], tuple[dict[str, np.ndarray
 """(module, random, out, in) -> (its tensors, the weight [out, in] float64)."""
 
 
-def write(directory: Path, pack: Pack, quantization: dict[str, Any], config: dict[str, Any] = MODEL) -> Path:
+def write(
+    directory: Path,
+    pack: Pack,
+    quantization: dict[str, Any],
+    config: dict[str, Any] = MODEL,
+    family: ModuleType = llama,
+) -> Path:
     """`directory`/packed as `pack` says, and `directory`/full with the same weights in float32."""
     random = np.random.default_rng(3)
     packed, full = {}, {}
-    for name, tensor in llama.tensors(llama.parse(config)).items():
+    for name, tensor in family.tensors(family.parse(config)).items():
         if tensor is None:
             continue
         if name.endswith("_proj.weight"):

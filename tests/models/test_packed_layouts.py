@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
+from models import qwen3_moe
 from models.checkpoint import convert, load
 from models.errors import CheckpointError
 from models.interface import LayerForm
@@ -96,6 +97,35 @@ def test_what_is_not_offered_is_refused_by_name(tmp_path: Path, name: str) -> No
     (tmp_path / "config.json").write_text(json.dumps(MODEL | {"quantization_config": quantization}))
     with pytest.raises(CheckpointError, match=says):
         load(tmp_path, jnp.float32)
+
+
+EXPERTS = MODEL | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_experts": 2,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "num_hidden_layers": 1,
+}
+
+
+def _experts(directory: Path, bits: int) -> Path:
+    """With zero points of any number."""
+    quantization = {"quant_method": "gptq", "bits": bits, "group_size": 16, "sym": False, "desc_act": False}
+    return packed_checkpoints.write(directory, gptq(bits), quantization, EXPERTS, qwen3_moe)
+
+
+def test_zero_points_of_experts_come_off_their_numbers(tmp_path: Path) -> None:
+    directory = _experts(tmp_path, 4)
+    np.testing.assert_allclose(logits_of(directory / "packed"), logits_of(directory / "full"), rtol=1e-4, atol=1e-5)
+
+
+def test_zero_points_that_take_an_experts_numbers_beyond_a_byte_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"experts.* has numbers of 8 bits and zero points"):
+        load(_experts(tmp_path, 8) / "packed", jnp.float32, layers="list")
 
 
 def test_a_quantized_checkpoint_is_not_quantized_once_more(tmp_path: Path) -> None:

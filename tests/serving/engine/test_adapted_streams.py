@@ -2,9 +2,13 @@
 
 import asyncio
 import random
+import shutil
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -16,7 +20,7 @@ from serving.engine.engine import EngineLoop
 from serving.engine.local import LocalEngine, start_local_engine
 from serving.engine.request import FinishReason, GenerateRequest, Priority, SamplingParams
 from serving.engine.scheduler import Scheduler
-from serving.errors import NotFoundError, RequestError, UnsupportedError
+from serving.errors import EngineError, NotFoundError, RequestError, UnsupportedError
 from serving.settings.adapters import AdaptersConfig
 from tests.fakes.tiny_adapters import write_adapter
 from tests.fakes.tiny_model import MAX_MODEL_LEN, PAGE_SIZE, VOCAB_SIZE
@@ -241,6 +245,55 @@ async def test_a_name_that_comes_back_with_other_weights_shares_no_pages_with_th
     await live.operate(UnloadAdapter(name="mine"))
     await live.operate(LoadAdapter(name="mine", folder="four"))
     assert await stream(live, replace(request("four"), adapter="mine")) == alone["four-greedy"]
+    await live.close()
+
+
+async def test_an_adapter_that_was_trained_again_in_its_folder_has_to_be_unloaded_first(
+    root: Path, alone: Tokens, tmp_path: Path
+) -> None:
+    mine = root / "mine"
+    shutil.copytree(root / "one", mine)
+    live = engine(root)
+    await live.operate(LoadAdapter(name="mine", folder="mine"))
+    assert await stream(live, replace(request("one"), adapter="mine")) == alone["one-greedy"]
+    await live.operate(LoadAdapter(name="mine", folder="mine"))  # the same files
+    shutil.rmtree(mine)
+    shutil.copytree(root / "four", mine)
+    with pytest.raises(RequestError, match="unload it first"):
+        await live.operate(LoadAdapter(name="mine", folder="mine"))
+    await live.operate(UnloadAdapter(name="mine"))
+    await live.operate(LoadAdapter(name="mine", folder="mine"))
+    assert await stream(live, replace(request("four"), adapter="mine")) == alone["four-greedy"]
+    shutil.rmtree(mine)
+    await live.close()
+
+
+async def test_a_device_without_room_for_one_adapter_leaves_its_slot_to_who_waits_for_another(
+    root: Path, alone: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = engine(root, *TARGETS)
+    memory, adapters = adapted_executor().adapters, live.adapters
+    assert memory is not None
+    assert adapters is not None
+    held = [await adapters.lease(name) for name in ("three", "four")]
+    place, others_wait = memory.place, threading.Event()
+
+    def full_at_first(arrays: Sequence[np.ndarray]) -> None:
+        memory.place = place
+        assert others_wait.wait(60)
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")
+
+    monkeypatch.setattr(memory, "place", full_at_first)
+    first, second = (asyncio.create_task(stream(live, request(name))) for name in ("one", "two"))
+    while adapters.waiting < SLOTS - 1:
+        await asyncio.sleep(0)
+    others_wait.set()
+    with pytest.raises(EngineError, match="cannot be loaded") as failure:
+        await first
+    assert failure.value.code == "adapter_failed"
+    assert await second == alone["two-greedy"]
+    for lease in held:
+        adapters.release(lease)
     await live.close()
 
 

@@ -118,6 +118,26 @@ async def test_what_a_step_would_raise_for_is_refused_and_the_engine_lives(
     assert sum(len(event.token_ids) for event in await events_of(engine, request("good"))) == 8
 
 
+async def test_a_refusal_whose_caller_has_gone_with_its_event_loop_costs_nobody_anything(engine: LocalEngine) -> None:
+    asked, gone = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        asked.set()
+        assert gone.wait(60)
+
+    async def ask_and_leave() -> None:
+        asking = asyncio.create_task(events_of(engine, request("late", length=MAX_MODEL_LEN + 1)))
+        await asyncio.sleep(0)  # it is sent now, and the engine is held
+        asking.cancel()
+
+    held = asyncio.create_task(engine.between_steps(hold))
+    await asyncio.to_thread(asked.wait)
+    await asyncio.to_thread(lambda: asyncio.run(ask_and_leave()))
+    gone.set()
+    await held
+    assert (await events_of(engine, request("after")))[-1].finish_reason == FinishReason.LENGTH
+
+
 async def test_a_row_filled_to_every_limit_is_served(engine: LocalEngine) -> None:
     full = request(
         "full",

@@ -12,10 +12,11 @@ import pytest_asyncio
 
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.local import LocalEngine, start_local_engine
+from serving.engine.operation import EngineState
 from serving.engine.remote import ENGINE_LOST
 from serving.engine.request import FinishReason, GenerateRequest, GrammarKind, GrammarSpec, SamplingParams, TokenEvent
 from serving.engine.resume import ResumingEngine
-from serving.errors import EngineUnavailableError, RequestError, UnsupportedError
+from serving.errors import EngineUnavailableError, OverloadedError, RequestError, UnsupportedError
 from tests.fakes.tiny_model import tiny_executor
 from tests.fakes.tiny_vocabulary import END, text_of, tiny_vocabulary
 from tests.serving.engine.test_grammars import EXPLODING
@@ -87,6 +88,39 @@ async def test_what_could_leave_nothing_to_draw_is_refused_by_name(
     with pytest.raises(UnsupportedError) as refusal:
         await tokens_of(engine, bound("bad", **sampling))
     assert refusal.value.param == param
+
+
+async def test_a_deadline_counts_while_a_grammar_is_compiled(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert engine._grammars is not None
+    never = asyncio.Event()
+
+    async def compile_for_ever(*_: object) -> None:
+        await never.wait()
+
+    monkeypatch.setattr(engine._grammars, "constraint", compile_for_ever)
+    late = dataclasses.replace(bound("late"), deadline_seconds=0.01)
+    assert [event.finish_reason async for event in engine.generate(late)] == [FinishReason.DEADLINE]
+
+
+async def test_an_engine_put_to_sleep_while_a_grammar_is_compiled_takes_no_stream(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiling, compiled = asyncio.Event(), asyncio.Event()
+
+    async def constraint(*_: object) -> None:
+        compiling.set()
+        await compiled.wait()
+
+    assert engine._grammars is not None
+    monkeypatch.setattr(engine._grammars, "constraint", constraint)
+    late = asyncio.create_task(tokens_of(engine, bound("late")))
+    await compiling.wait()
+    engine._loop.state = EngineState.ASLEEP
+    compiled.set()
+    with pytest.raises(OverloadedError, match="sleeps"):
+        await late
 
 
 async def test_an_engine_without_a_vocabulary_refuses_grammars(tmp_path: object) -> None:

@@ -1,5 +1,7 @@
 """A pinned prefix stays in the cache for its time, whatever else needs pages, and never takes what requests need."""
 
+from typing import Any
+
 import pytest
 
 from serving.engine.block_pool import BlockPool
@@ -69,8 +71,8 @@ def test_an_unpinned_prefix_goes_back_to_the_cache() -> None:
     driven = _driven()
     _hit(driven, "first")
     _pin(driven)
-    assert driven.scheduler.unpin("tools")
-    assert not driven.scheduler.unpin("tools")
+    assert driven.scheduler.unpin("tools", driven.now)
+    assert not driven.scheduler.unpin("tools", driven.now)
     driven.scheduler.check()
     assert _hit(driven, "second") == 8
     _flood(driven)
@@ -90,12 +92,23 @@ def test_pins_never_take_what_the_longest_request_needs() -> None:
     assert driven.tokens("longest") == expected_stream(longest, 24).token_ids
 
 
+def test_a_pin_whose_time_is_over_counts_no_more_though_no_step_came_since() -> None:
+    driven = _driven()
+    pin: dict[str, Any] = {"salt": "", "seconds": 1.0, "owner": "ada", "most": 1}
+    driven.scheduler.pin("one", PREFIX, now=0.0, **pin)
+    assert [pinned.seconds for pinned in driven.scheduler.pinned("ada", 0.5)] == [0.5]
+    assert driven.scheduler.pinned("ada", 2.0) == []
+    driven.scheduler.pin("two", PREFIX, now=2.0, **pin)
+    driven.scheduler.pin("three", PREFIX, now=4.0, **pin)
+    assert not driven.scheduler.unpin("three", 6.0, owner="ada")
+
+
 def test_two_pins_of_one_prefix_let_go_one_by_one() -> None:
     driven = _driven()
     _hit(driven, "first")
     _pin(driven, name="one")
     _pin(driven, name="two")
-    driven.scheduler.unpin("one")
+    driven.scheduler.unpin("one", driven.now)
     _flood(driven)
     assert _hit(driven, "second") == 8
 

@@ -332,7 +332,7 @@ class _History:
             self.counts["scored"] += len(client.expected.prompt_logprobs) > 0
             self.counts["stopped"] += client.finish_reason is FinishReason.STOP
         for name in "xy":
-            self.scheduler.unpin(name)
+            self.scheduler.unpin(name, self.now)
         self.scheduler.check()
         self._tally()
         stats = self.scheduler.stats

@@ -3,17 +3,20 @@
 import asyncio
 import dataclasses
 import json
+import shutil
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pallas_kernels.dispatch import attention_body
 from serving.config import Deployment, EngineConfig, ModelConfig
+from serving.engine import device_memory
 from serving.engine.executor import Executor
 from serving.engine.limits import ExecutorLimits
 from serving.engine.live_model import LiveModel
@@ -168,6 +171,70 @@ async def test_a_request_that_cannot_wake_the_engine_is_not_accepted_and_reads_n
     assert (await engine.stats()).state == EngineState.ASLEEP
     await engine.operate(Wake())
     await engine.close()
+
+
+async def test_a_checkpoint_that_was_written_anew_in_its_sleep_is_other_weights(
+    executor: Executor, folder: Path, tmp_path: Path
+) -> None:
+    engine = started(executor, folder)
+    assert engine.model is not None
+    old = await events_of(engine, request("old"))
+    engine.model.checkpoint = shutil.copytree(folder / "first", tmp_path / "served")
+    await engine.operate(Sleep(weights="none"))
+    shutil.copyfile(folder / "second" / "model.safetensors", tmp_path / "served" / "model.safetensors")
+    report = await engine.operate(Wake())
+    assert report.weights == weights_fingerprint(tmp_path / "served") != old[0].weights
+    new = await events_of(engine, request("new"))
+    assert new[0].weights == report.weights
+    assert new[0].cached_tokens == 0
+    await engine.operate(LoadWeights(checkpoint="second"))
+    assert tokens_of(await events_of(engine, request("second"))) == tokens_of(new) != tokens_of(old)
+    await engine.close()
+
+
+async def test_a_checkpoint_that_was_written_anew_in_another_form_leaves_the_engine_asleep(
+    executor: Executor, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = started(executor, folder)
+    assert engine.model is not None
+    old = tokens_of(await events_of(engine, request("old")))
+    served = shutil.copytree(folder / "first", tmp_path / "served")
+    await engine.operate(Sleep(weights="none"))
+    write(served, weights(), CONFIG | {"tie_word_embeddings": True})
+    with monkeypatch.context() as there:
+        there.setattr(engine.model, "checkpoint", served)
+        with pytest.raises(RequestError, match=r"other shapes|other forms|differs") as refusal:
+            await engine.operate(Wake())
+        # Nor where it is the very folder that the engine was started with, which there is nothing to compare with.
+        source = dataclasses.replace(engine.model.source, checkpoint=served)
+        there.setattr(engine.model, "source", source)
+        with pytest.raises(RequestError, match="other forms"):
+            await engine.operate(Wake())
+    assert refusal.value.code == "checkpoint_refused"
+    assert (await engine.stats()).state == EngineState.ASLEEP
+    await engine.operate(Wake())
+    assert tokens_of(await events_of(engine, request("again"))) == old
+    await engine.close()
+
+
+@pytest.mark.parametrize("kept", ["host", "none"])
+async def test_without_room_it_sleeps_on_and_wakes_when_there_is(
+    engine: LocalEngine, kept: Literal["host", "none"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tokens_of(await events_of(engine, request("old")))
+    await engine.operate(Sleep(weights=kept))
+
+    def full(_: object) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")
+
+    with monkeypatch.context() as taken:
+        taken.setattr(device_memory, "empty_pool", full)
+        with pytest.raises(RequestError, match="no room") as refusal:
+            await engine.operate(Wake())
+    assert refusal.value.code == "no_room_to_wake"
+    assert (await engine.stats()).state == EngineState.ASLEEP
+    await engine.operate(Wake())
+    assert tokens_of(await events_of(engine, request("again"))) == old
 
 
 async def test_new_weights_draw_new_tokens_and_reuse_no_old_page(engine: LocalEngine, folder: Path) -> None:
