@@ -1,6 +1,7 @@
 """A request's steps as its tenant's policy lets them through: the one place where moderation meets generation."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
@@ -10,6 +11,7 @@ from typing import Any
 from serving.api.merged_steps import Steps, StepsOf, merged_steps
 from serving.api.service import Service
 from serving.generation.choice import ChoiceStep
+from serving.generation.encodable_text import encodable
 from serving.generation.generator import ChoiceGate
 from serving.generation.request import PreparedPrompt, TextRequest
 from serving.orchestrator.moderation.moderation import Moderation
@@ -113,11 +115,32 @@ def _judged_texts(service: Service, policy: Policy, request: TextRequest, prepar
     return [service.generator.detokenize(list(prepared.prompt_token_ids))]
 
 
+def _strings(arguments: Any) -> list[str]:
+    """Keys and strings of what is JSON: an escape in it hides from a judge what a template then writes plainly."""
+    try:
+        left = [json.loads(arguments) if isinstance(arguments, str) else arguments]
+    except (ValueError, RecursionError):
+        return []
+    found: list[str] = []
+    while left:
+        match left.pop():
+            case str(text):
+                found.append(encodable(text))
+            case dict(items):
+                left += reversed([*itertools.chain.from_iterable(items.items())])
+            case list(items):
+                left += reversed(items)
+    return found
+
+
 def _text_of(message: dict[str, Any]) -> str:
-    """All that a template could write of it: contents, reasoning, the speaker, names and arguments of calls."""
-    content = message.get("content")
+    """All that a template could write of it: contents, or the refusal in their place, reasoning, the speaker, names and
+    arguments of calls, as they were sent and as a template reads them."""
+    content = message.get("content") or message.get("refusal")
     parts = [*(content if isinstance(content, list) else [content]), message.get("reasoning_content")]
     parts.append(message.get("name"))
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    texts += [json.dumps(call.get("function"), ensure_ascii=False) for call in message.get("tool_calls") or ()]
+    texts = [part.get("text") or part.get("refusal") if isinstance(part, dict) else part for part in parts]
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        texts += [function.get("name"), function.get("arguments"), *_strings(function.get("arguments"))]
     return "\n".join(text for text in texts if isinstance(text, str))

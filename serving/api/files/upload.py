@@ -48,7 +48,7 @@ async def read_upload(
         raise HTTPException(
             408, f"the file did not arrive within {UPLOAD_SECONDS:g} seconds", headers={"connection": "close"}
         ) from None
-    except (MultiPartException, KeyError, UnicodeDecodeError, LookupError):
+    except (MultiPartException, KeyError, UnicodeError, LookupError):
         raise RequestError(
             "the body is not one multipart form with a boundary, at most 8 fields and 1 file",
             param="file",

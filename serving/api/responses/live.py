@@ -29,6 +29,7 @@ class LiveResponse:
         self._events: list[Told] = []
         self._more = asyncio.Event()
         self._ended_at: float | None = None
+        self._is_broken_off = False
         self._task = asyncio.create_task(self._run())
 
     @property
@@ -50,9 +51,11 @@ class LiveResponse:
     async def cancel(self, why: WeftError | None = None) -> None:
         """Returns once it has ended. None: somebody has asked for it. Only the first who asks breaks it off: a second
         time would break off the writing of its end. That of one who leaves here goes on."""
-        if not self._task.done() and not self._task.cancelling():
+        if not self._task.done() and not self._is_broken_off:
+            self._is_broken_off = True
             self._made.failure = why
-            self._task.cancel()
+            # After its first step, which waits in the loop already: a task that never began would write no end.
+            asyncio.get_running_loop().call_soon(self._task.cancel)
         await asyncio.wait([self._task])
 
     async def follow(self, after: int) -> AsyncGenerator[Told, None]:

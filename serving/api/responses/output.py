@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving.api.responses.call_items import FUNCTION, CallItem, interrupted
+from serving.api.responses.call_items import FUNCTION, CallItem, interrupted, unanswered
 from serving.api.responses.file_mentions import FileMentions
 from serving.api.responses.items import output_text, reasoning_text, shown
 from serving.api.responses.outline import visible
@@ -103,12 +103,12 @@ class Output:
     def end(self, *, whole: bool) -> Iterator[Write | Told]:
         """Of a turn that came to its end: the model's, or one that its bounds made."""
         yield from self._close("completed" if whole else "incomplete")
-        yield from self._break_off("the answer was cut off, and the tool did not run")
+        yield from self._break_off(interrupted, "the answer was cut off, and the tool did not run")
 
     def cut(self) -> Iterator[Write | Told]:
         """Of a turn that did not."""
         yield from self._close("incomplete")
-        yield from self._break_off("the turn was ended; nobody knows whether the tool has done its work")
+        yield from self._break_off(unanswered, "the turn was ended; nobody knows whether the tool has done its work")
 
     def _close(self, status: str) -> Iterator[Write | Told]:
         yield from self._close_reasoning(status)
@@ -170,9 +170,9 @@ class Output:
         yield self._item_event("added", made.position)
         yield from made.told_begun()
 
-    def _break_off(self, why: str) -> Iterator[Write | Told]:
+    def _break_off(self, ended: Callable[[Item, str], Item], why: str) -> Iterator[Write | Told]:
         for position, item in enumerate(self.items):
-            broken = interrupted(item, why)
+            broken = ended(item, why)
             if broken is not item:
                 self.items[position] = broken
                 yield self._write(position)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from serving.api.responses.call_items import interrupted
+from serving.api.responses.call_items import unanswered
 from serving.errors import ConflictError, ConversationStoreError, NotFoundError
 from serving.observability.logs import log_failure
 from serving.sessions.conversations.conversations import Conversations, NotHeldError
@@ -164,7 +164,7 @@ async def close_lost(conversations: Conversations, stored: StoredTurn) -> None:
     end = conversations.unwritten_end(stored.turn.id)
     why = LOST if end is None else "the end of this response could not be written"
     for position, item in enumerate(stored.outputs):
-        broken = interrupted(item, f"{why}; {_UNKNOWN}")
+        broken = unanswered(item, f"{why}; {_UNKNOWN}")
         if broken is not item:
             await conversations.put_output(stored.turn.id, position, broken)
     if end is None:

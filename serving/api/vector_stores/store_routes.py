@@ -11,6 +11,7 @@ from serving.api.listing import is_ascending, limit_of, page
 from serving.api.request_body import read_typed
 from serving.api.vector_stores.bodies import SearchBody, StoreBody, StoreUpdateBody
 from serving.api.vector_stores.desk import Desk
+from serving.errors import QuotaError
 from serving.orchestrator.retrieval.catalog import Slice
 from serving.orchestrator.retrieval.search import Found
 from serving.orchestrator.retrieval.vector_store import VectorStore, new_store_id
@@ -44,7 +45,11 @@ def store_routes(desk: Desk) -> list[Route]:
         files = await desk.prepared(request, store.id, body.file_ids or (), strategy=body.chunking_strategy)
         await catalog.add_store(store, request.state.caller.principal.limits.storage.vector_stores)
         if files:
-            await desk.attach(files)
+            try:
+                await desk.attach(files)
+            except QuotaError:  # who is refused has no store
+                await catalog.delete_store(tenant, store.id)
+                raise
         return await shown(store)
 
     async def listing(request: Request) -> Response:

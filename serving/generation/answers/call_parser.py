@@ -7,6 +7,7 @@ from collections.abc import Callable
 from serving.generation.answers.call_bodies import Schemas
 from serving.generation.answers.call_forms import CallForm
 from serving.generation.answers.parts import Part, ToolCall, begun_at_end
+from serving.generation.encodable_text import encodable
 
 
 def call_id() -> str:
@@ -115,8 +116,8 @@ class CallParser:
     def _calls(self, body: str) -> list[ToolCall]:
         made: list[ToolCall] = []
         for name, arguments in self._form.read(body.removesuffix(self._form.closing), self._schemas) or ():
-            text = json.dumps(arguments, ensure_ascii=False)
-            made.append(ToolCall(index=self.calls_made, id=self._new_id(), name=name, arguments=text))
+            text = encodable(json.dumps(arguments, ensure_ascii=False))
+            made.append(ToolCall(index=self.calls_made, id=self._new_id(), name=encodable(name), arguments=text))
             self.calls_made += 1
         return made
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 
 from serving.generation.answers.parts import Part, Reasoning, ToolCall, begun_at_end
+from serving.generation.encodable_text import encodable
 
 HARMONY = "harmony"
 HARMONY_MARK = "<|channel|>"  # in the chat template
@@ -109,5 +110,5 @@ class HarmonyParser:
         if not isinstance(arguments, dict):
             return body
         self.calls_made += 1
-        text = json.dumps(arguments, ensure_ascii=False)
+        text = encodable(json.dumps(arguments, ensure_ascii=False))
         return ToolCall(index=self.calls_made - 1, id=self._new_id(), name=name, arguments=text)

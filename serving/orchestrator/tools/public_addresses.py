@@ -17,7 +17,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _PORTS = {"http": 80, "https": 443}
 # Public by their number, but a cloud's own service to its machines.
 _NOT_PUBLIC = frozenset([ipaddress.ip_address("168.63.129.16")])
-_NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215: for use within a network, in its own layout
 _COMPATIBLE = ipaddress.ip_network("::/96")
 
 
@@ -61,7 +62,7 @@ def is_public(address: Address) -> bool:
         inner = _carried(address)
         if inner is not None:
             return is_public(inner)
-        if address.is_site_local:
+        if address.is_site_local or address in _LOCAL_NAT64:
             return False
     refused = address.is_multicast or address.is_reserved or address.is_unspecified or address in _NOT_PUBLIC
     return address.is_global and not refused
@@ -72,7 +73,7 @@ def _carried(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
         return address.ipv4_mapped or address.sixtofour
     if address.teredo is not None:
         return address.teredo[1]
-    if address in _COMPATIBLE or any(address in network for network in _NAT64):
+    if address in _COMPATIBLE or address in _NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     return None
 
@@ -88,13 +89,15 @@ class PinnedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        address = await self._addresses.resolve(url.scheme, url.host, url.port)
+        # As `Host` says it: Python would encode the letters of another alphabet by older rules, as another name.
+        host = url.raw_host.decode("ascii")
+        address = await self._addresses.resolve(url.scheme, host, url.port)
         pinned = httpx.Request(
             request.method,
             url.copy_with(host=address),
             headers=request.headers,  # `Host` among them, with the name
             stream=request.stream,
-            extensions={**request.extensions, "sni_hostname": url.host},
+            extensions={**request.extensions, "sni_hostname": host},
         )
         return await self._inner.handle_async_request(pinned)
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -17,6 +18,7 @@ from jsonschema.exceptions import best_match
 from serving.errors import ConfigError, WeftError
 from serving.events.event_log import EventLog
 from serving.events.event_types import ToolCalled, ToolEnded
+from serving.generation.encodable_text import encodable
 from serving.observability.logs import log_failure
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -158,7 +160,7 @@ class ToolRegistry:
         timer = asyncio.timeout(max(0.0, deadline - begin))
         try:
             async with timer:
-                result = await entry.tool.run(parsed, replace(scope, deadline=deadline))
+                result = _encodable(await entry.tool.run(parsed, replace(scope, deadline=deadline)))
         except TimeoutError as error:
             if timer.expired():
                 result = failed(f"{name} was stopped: it took longer than the {deadline - begin:.3g} s that it had")
@@ -204,14 +206,37 @@ def _shown(tool: Tool, note: str | None) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+def _encodable(result: ToolResult) -> ToolResult:
+    """What a tool read somewhere may have lone surrogates, which no answer could be written with."""
+    return replace(result, text=encodable(result.text), facts=_encodable_value(dict(result.facts)))
+
+
+def _encodable_value(value: Any) -> Any:
+    match value:
+        case str():
+            return encodable(value)
+        case dict():
+            return {key: _encodable_value(item) for key, item in value.items()}
+        case list() | tuple():
+            return type(value)(_encodable_value(item) for item in value)
+        case _:
+            return value
+
+
 def failed(text: str) -> ToolResult:
     return ToolResult(text=f"Error: {text}", is_error=True)
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number[:20]} is no number of JSON, or none that can be told from infinity")
+    return value
 
 
 def _parsed(validator: jsonschema.Draft202012Validator, arguments: str) -> dict[str, Any] | ToolResult:
     """The arguments, or the result that says what is wrong with them."""
     try:
-        parsed = json.loads(arguments or "{}")
+        parsed = json.loads(arguments or "{}", parse_float=_finite, parse_constant=_finite)
         if not isinstance(parsed, dict):
             return failed("the arguments must be a JSON object")
         fault = best_match(validator.iter_errors(parsed))
@@ -219,6 +244,9 @@ def _parsed(validator: jsonschema.Draft202012Validator, arguments: str) -> dict[
         return failed("the arguments are not valid JSON")
     except referencing.exceptions.Unresolvable as error:
         return failed(f"the tool's schema refers to {error.ref!r}, which is not in it")
+    except Exception as error:  # of the library, on a schema that others wrote: such as a number too large to divide
+        log_failure(_log, "a call's arguments could not be checked", error)
+        return failed("the arguments cannot be checked against the tool's schema")
     if fault is None:
         return parsed
     where = fault.json_path.removeprefix("$").removeprefix(".")

@@ -1,6 +1,7 @@
 """A page of the public internet, as text."""
 
 import asyncio
+import codecs
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ _MOST_REDIRECTS = 5
 _READ_AT_ONCE = 4  # pages of this process; each may take a gigabyte
 _READ_APART = {"text/html": ".html", "application/xhtml+xml": ".html", "application/pdf": ".pdf"}
 _TEXT = ("text/", "application/json", "application/xml", "application/yaml", "application/ld+json")
+
+# Python's names for the encodings that browsers know: encoding.spec.whatwg.org, "Names and labels".
+_CODECS = frozenset(
+    ["ascii", "utf-8", "utf-16", "utf-16-le", "utf-16-be", "koi8-r", "koi8-u", "mac-roman", "mac-cyrillic", "cp866"]
+    + [f"iso8859-{part}" for part in (*range(1, 12), *range(13, 17))]
+    + ["cp874", "tis-620", *(f"cp{number}" for number in range(1250, 1259))]
+    + ["gb2312", "gbk", "gb18030", "big5", "big5hkscs", "euc_jp", "iso2022_jp", "shift_jis", "cp932", "euc_kr", "cp949"]
+)
 
 
 class WebFetch:
@@ -68,12 +77,14 @@ class WebFetch:
             if kind not in _READ_APART and not kind.startswith(_TEXT):
                 return failed(f"the page is {kind or 'of no known type'}, which is not read")
             body, whole = await self._body(response)
-            encoding = response.charset_encoding
+        codec = _codec(response.charset_encoding)
         if kind in _READ_APART:
+            if codec is not None and _READ_APART[kind] == ".html":  # the header's word goes before the page's
+                body = (await asyncio.to_thread(body.decode, codec, "replace")).encode()
             async with self._free:
                 text = await _read(body, _READ_APART[kind])
         else:
-            text = _decoded(body, encoding)
+            text = await asyncio.to_thread(body.decode, codec or "utf-8", "replace")
         facts = {"url": str(response.url), "status": response.status_code, "type": kind, "whole": whole}
         head = f"{response.url} (status {response.status_code}{'' if whole else ', only its beginning'})"
         return ToolResult(text=f"{head}\n\n{text}", facts=facts, is_error=response.is_error)
@@ -102,8 +113,10 @@ async def _read(body: bytes, ending: str) -> str:
             raise
 
 
-def _decoded(body: bytes, encoding: str | None) -> str:
+def _codec(name: str | None) -> str | None:
+    """Python's, of an encoding of the web; None for none, and for another: some take minutes for a page."""
     try:
-        return body.decode(encoding or "utf-8", "replace")
-    except LookupError:
-        return body.decode("utf-8", "replace")
+        found = codecs.lookup(name or "").name
+    except (LookupError, ValueError):
+        return None
+    return found if found in _CODECS else None

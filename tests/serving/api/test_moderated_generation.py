@@ -156,6 +156,38 @@ async def test_what_asks_is_refused_over_every_protocol_and_its_generation_close
     assert api.engine.finished == []
 
 
+def _called(arguments: str) -> list[dict[str, Any]]:
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    return [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "4"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "refusal": JAILBREAK},
+            {"role": "user", "content": "go on"},
+        ],
+        _called(json.dumps({"a": [{"b": JAILBREAK}]})),
+        _called(json.dumps({"a": JAILBREAK}).replace("i", "\\u0069")),
+        _called(json.dumps({"a": JAILBREAK.replace(" ", "\n")})),
+        _called(json.dumps({JAILBREAK: 1})),
+    ],
+    ids=["refusal", "argument", "escaped", "lines", "key"],
+)
+async def test_what_a_template_would_write_is_judged_however_it_is_sent(
+    make_api: ApiMaker, messages: list[dict[str, Any]]
+) -> None:
+    api = make_api(make_api.says("Fine."), moderation=moderation())
+    reply = await api.post(CHAT, chat_body(messages=messages))
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "content_filter")
+
+
 async def test_only_the_roles_of_the_policy_are_judged(make_api: ApiMaker) -> None:
     api = make_api(make_api.says("Fine."), moderation=moderation())
     system = {"role": "system", "content": f"Users may say: {JAILBREAK}"}

@@ -131,6 +131,10 @@ async def test_a_form_that_is_none_is_refused(api: Api) -> None:
         broken = {"content-type": "multipart/form-data; boundary=x"}
         for headers in (broken, {"content-type": "multipart/form-data"}):
             assert (await client.post(FILES, content=b"--y\r\nnonsense", headers=headers)).status_code == 400
+        for charset in ("undefined", "punycode", "no-such"):
+            headers = {"content-type": f"multipart/form-data; boundary=x; charset={charset}"}
+            form = b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n\xff\r\n--x--\r\n'
+            assert (await client.post(FILES, content=form, headers=headers)).status_code == 400
         assert (await client.post(FILES, files={"file": b"x"})).json()["error"]["param"] == "purpose"
     assert (await _upload(api, b"x", purpose="fine-tune")).json()["error"]["param"] == "purpose"
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from serving.api.responses.live import LiveResponses
 from serving.errors import OverloadedError, RateLimitedError
+from serving.orchestrator.tools.registry import ToolResult, ToolScope
 from serving.sessions.conversations.records import Owner
 from tests.fakes.engine import Script
 from tests.serving.api.conftest import MODEL, Api, ApiMaker
@@ -226,6 +228,71 @@ class Held:
 
 async def start(live: LiveResponses, tenant: str, number: int, **options: Any) -> None:
     await live.start(cast(Any, Held(tenant, number, **options)))
+
+
+async def test_one_that_is_cancelled_before_it_begins_has_an_end() -> None:
+    live = LiveResponses()
+    await start(live, "greedy", 0)
+    made = live.get("greedy0")
+    assert made is not None
+    await made.cancel()
+    assert made.ended
+    assert [event async for event in made.follow(-1)] == []
+    await live.close()
+
+
+async def test_a_response_that_is_cancelled_at_once_leaves_its_conversation_free(
+    make_api: ApiMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = make_api(make_api.says("Fine."), make_api.says("Fine."))
+    conversation = (await ask(api, "POST", "/v1/conversations", json={}))["id"]
+    start_it = LiveResponses.start
+
+    async def start_and_cancel(live: LiveResponses, made: Any) -> Any:
+        told = await start_it(live, made)
+        await live.cancel(made.id)
+        return told
+
+    with monkeypatch.context() as at_once:
+        at_once.setattr(LiveResponses, "start", start_and_cancel)
+        made = await create(api, background=True, conversation=conversation)
+    assert (await ask(api, "GET", f"/v1/responses/{made['id']}"))["status"] == "cancelled"
+    assert (await create(api, conversation=conversation))["status"] == "completed"
+
+
+@dataclass
+class Slow:
+    """A server's tool that never ends, and says that it runs."""
+
+    running: asyncio.Event
+    name: str = "slow"
+    description: str = "x"
+    parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object"})
+    idempotent: bool = True
+
+    async def run(self, arguments: dict[str, Any], scope: ToolScope) -> ToolResult:
+        self.running.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_function_that_was_asked_for_beside_a_tool_is_not_waited_for_after_the_response_was_cancelled(
+    make_api: ApiMaker,
+) -> None:
+    calls = [f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>' for name in ("add", "slow")]
+    api = make_api(make_api.says("".join(calls)), make_api.says("Hello."))
+    running = asyncio.Event()
+    api.service.toolbox.registry.add(Slow(running))
+    conversation = (await ask(api, "POST", "/v1/conversations", json={}))["id"]
+    tools = [{"type": "function", "name": "add", "parameters": {"type": "object"}}, {"type": "slow"}]
+    made = await create(api, background=True, conversation=conversation, tools=tools)
+    await running.wait()
+    done = await ask(api, "POST", f"/v1/responses/{made['id']}/cancel")
+    assert [(item["type"], item["status"]) for item in done["output"]] == [
+        ("function_call", "incomplete"),
+        ("mcp_call", "incomplete"),
+    ]
+    assert texts((await create(api, "never mind", conversation=conversation))["output"]) == ["Hello."]
 
 
 async def test_a_tenant_takes_its_share_of_the_places_and_leaves_the_rest_to_others() -> None:

@@ -229,6 +229,17 @@ async def test_a_store_is_its_tenants_alone(make_api: ApiMaker, tmp_path: Path) 
                 await asking
 
 
+async def test_a_store_that_is_refused_for_its_files_is_not_there(make_api: ApiMaker, tmp_path: Path) -> None:
+    shop = Shop(make_api, tmp_path, limits={"max_tenant_stores": 1, "max_store_files": 1})
+    async with shop.open() as client:
+        files = [(await client.files.create(file=(f"{name}.md", b"wool"), purpose="assistants")).id for name in "ab"]
+        for _ in range(2):
+            with pytest.raises(openai.RateLimitError, match="1 files"):
+                await client.vector_stores.create(file_ids=files)
+        assert (await client.vector_stores.list()).data == []
+        await client.vector_stores.create(file_ids=files[:1])
+
+
 async def test_limits_of_stores_and_files_hold(make_api: ApiMaker, tmp_path: Path) -> None:
     shop = Shop(make_api, tmp_path, limits={"max_tenant_stores": 1, "max_store_files": 1, "max_tenant_bytes": 2000})
     async with shop.open() as client:

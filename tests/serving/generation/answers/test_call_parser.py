@@ -52,6 +52,13 @@ def test_a_call_without_its_closing_tag_at_the_end_is_made() -> None:
     assert parsed.content == ""
 
 
+def test_half_of_a_pair_in_an_argument_is_replaced_and_a_whole_one_joined() -> None:
+    parsed = _parse(
+        '<tool_call>{"name": "say", "arguments": {"text": "caf\\ud83d", "face": "\\ud83d\\ude00"}}</tool_call>'
+    )
+    assert json.loads(parsed.tool_calls[0].arguments) == {"text": "caf\ufffd", "face": "\U0001f600"}
+
+
 def test_a_broken_call_between_good_ones_is_content_in_its_place() -> None:
     parsed = _parse(f"{OTHER}<tool_call>oops</tool_call>{OTHER}")
     assert parsed.content == "<tool_call>oops</tool_call>"

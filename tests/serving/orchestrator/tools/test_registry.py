@@ -26,6 +26,7 @@ class Given:
     idempotent: bool = True
     raises: Exception | None = None
     waits: bool = False
+    tells: ToolResult = field(default_factory=lambda: ToolResult(text="done"))
     seen: list[dict[str, Any]] = field(default_factory=list)
 
     async def run(self, arguments: dict[str, Any], scope: ToolScope) -> ToolResult:
@@ -34,7 +35,7 @@ class Given:
             raise self.raises
         if self.waits:
             await asyncio.Event().wait()
-        return ToolResult(text="done")
+        return self.tells
 
 
 async def called(tool: Given, arguments: Any, seconds: float = 3600) -> ToolResult:
@@ -51,6 +52,8 @@ async def called(tool: Given, arguments: Any, seconds: float = 3600) -> ToolResu
         ({}, "'n' is a required property"),
         ({"n": "1"}, "n: '1' is not of type 'integer'"),
         ("[" * 100_000, "not valid JSON"),
+        ('{"n": 1e999}', "not valid JSON"),
+        ('{"n": NaN}', "not valid JSON"),
     ],
 )
 async def test_arguments_that_do_not_follow_the_schema_never_reach_the_tool(arguments: Any, reason: str) -> None:
@@ -59,6 +62,20 @@ async def test_arguments_that_do_not_follow_the_schema_never_reach_the_tool(argu
     assert result.is_error
     assert reason in result.text
     assert tool.seen == []
+
+
+async def test_a_number_that_the_check_itself_breaks_at_is_a_result() -> None:
+    tool = Given(parameters={"type": "object", "properties": {"n": {"multipleOf": 0.01}}})
+    result = await called(tool, '{"n": 1' + 400 * "0" + "}")
+    assert result.text == "Error: the arguments cannot be checked against the tool's schema"
+    assert tool.seen == []
+
+
+async def test_what_a_tool_tells_can_be_written() -> None:
+    tool = Given(tells=ToolResult(text="a \ud83d\ude00 b \ud800", facts={"results": [{"text": "\udc00"}], "count": 1}))
+    result = await called(tool, {"n": 1})
+    assert result.text == "a \U0001f600 b \ufffd"
+    assert result.facts == {"results": [{"text": "\ufffd"}], "count": 1}
 
 
 async def test_a_schema_that_refers_outside_is_not_fetched() -> None:

@@ -37,6 +37,7 @@ PAGE = b"<html><head><title>Looms</title><script>bad()</script></head><body><p>A
         # IPv4 within IPv6: mapped, compatible, 6to4, Teredo, NAT64.
         *("::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "2002:7f00:1::", "64:ff9b::10.0.0.1"),
         "2001:0:4136:e378:8000:63bf:f5ff:fffe",  # of 10.0.0.1
+        *("64:ff9b:1::101:101", "64:ff9b:1:a00:0:100:808:808"),  # a network's own NAT64, of 10.0.0.1
     ],
 )
 def test_addresses_inside_are_not_public(address: str) -> None:
@@ -100,6 +101,14 @@ async def picture(request: Request) -> Response:
     return Response(b"...", media_type="image/png")
 
 
+async def encoded(request: Request) -> Response:
+    charset, html = request.query_params["charset"], "html" in request.query_params
+    words = "привет, мир" if charset == "windows-1251" else "plain words"
+    text = f"<html><body><p>{words}</p></body></html>" if html else words
+    body = text.encode("cp1251") if charset == "windows-1251" else text.encode()
+    return Response(body, headers={"content-type": f"text/{'html' if html else 'plain'}; charset={charset}"})
+
+
 async def search(request: Request) -> Response:
     if request.headers.get("authorization") != "Bearer key":
         return Response(status_code=401)
@@ -119,7 +128,7 @@ async def search(request: Request) -> Response:
 
 @contextlib.asynccontextmanager
 async def web() -> AsyncIterator[str]:
-    endpoints = (page, host, redirect, long, compressed, picture, search)
+    endpoints = (page, host, redirect, long, compressed, picture, encoded, search)
     app = Starlette(routes=[Route(f"/{endpoint.__name__}", endpoint) for endpoint in endpoints])
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None))
@@ -153,6 +162,31 @@ async def test_the_connection_goes_to_the_judged_address_under_the_name_that_was
         port = url.rpartition(":")[2]
         result = await fetched(f"http://localhost:{port}/host", allowed=("127.0.0.0/8", "::1/128"))
         assert result.text.endswith(f"localhost:{port} identity")
+
+
+@pytest.mark.parametrize("more", ["", "&html"])
+async def test_a_page_is_read_in_the_encoding_that_its_header_names(more: str) -> None:
+    async with web() as url:
+        assert "привет, мир" in (await fetched(f"{url}/encoded?charset=windows-1251{more}")).text
+
+
+@pytest.mark.parametrize("charset", ["punycode", "unicode_escape", "idna", "undefined", "zlib", "nothing", "utf-7"])
+async def test_an_encoding_that_is_none_of_the_webs_is_not_used(charset: str) -> None:
+    async with web() as url:
+        assert "plain words" in (await fetched(f"{url}/encoded?charset={charset}")).text
+
+
+async def test_the_name_that_is_resolved_is_the_one_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def known(host: str, port: int, **_: Any) -> list[Any]:
+        asked.append(host)
+        raise OSError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", known)
+    for name in ("faß.de", "xn--fa-hia.de"):
+        assert "cannot be resolved" in (await fetched(f"https://{name}/", ())).text
+    assert asked == ["xn--fa-hia.de"] * 2  # and not fass.de, as Python's own rules have it
 
 
 async def test_a_redirect_inside_is_refused_as_a_fetch_would_be() -> None:
