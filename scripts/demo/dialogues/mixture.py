@@ -50,12 +50,12 @@ WEIGHTS = {
     "units": 20.0,
     "texts": 12.0,
     "memory": 12.0,
-    "passages": 80.0,
+    "passages": 55.0,
     "json": 15.0,
-    "tools": 20.0,
-    "built-in tools": 18.0,
-    "file search": 60.0,
-    "remote tools": 8.0,
+    "tools": 32.0,
+    "built-in tools": 20.0,
+    "file search": 55.0,
+    "remote tools": 14.0,
 }
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")
 BESIDE_TOOLS = ("weft", "small talk", "facts", "texts", "units")  # what no tool is offered for
@@ -199,9 +199,9 @@ def training_episode(draw: Draw, long_share: float) -> Episode:
     if draw.chance(long_share):
         return joined(draw, draw.integer(5, 12))
     kind = draw.rng.random()
-    if kind < 0.66:
+    if kind < 0.62:
         return single(draw)
-    if kind < 0.89:
+    if kind < 0.90:
         return styled(draw, draw.choice([1, 1, 2, 2, 3]))
     return joined(draw, draw.integer(2, 4))
 
