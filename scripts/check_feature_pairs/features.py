@@ -59,7 +59,7 @@ def _under_grammar(request: GenerateRequest) -> GenerateRequest:
     """Every second stream's."""
     if int(request.request_id) % 2:
         return request
-    grammar = GrammarSpec(kind=GrammarKind.REGEX, text="(the )?[a-f]{4}-[0-9]{2,30}")
+    grammar = GrammarSpec(kind=GrammarKind.REGEX, text="(the )?[a-f]{4}-[0-9]{24,30}")
     sampling = replace(request.sampling, eos_token_ids=(END,))
     return replace(request, grammar=grammar, sampling=sampling)
 
