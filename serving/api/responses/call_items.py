@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.generation.answers.parts import ToolCall
-from serving.generation.encodable_text import encodable
 from serving.orchestrator.tools.code_interpreter import KEPT
 from serving.orchestrator.tools.registry import ToolResult
 from serving.sessions.conversations.records import Item
@@ -95,12 +94,12 @@ class CallItem:
             case "file_search_call":
                 self.item["queries"] = _queries(asked)
             case "web_search_call" if "url" in asked:
-                self.item["action"] = {"type": "open_page", "url": _text(asked["url"])}
+                self.item["action"] = {"type": "open_page", "url": str(asked["url"])}
             case "web_search_call":
                 queries = _queries(asked)
                 self.item["action"] = {"type": "search", "query": " ".join(queries), "queries": queries}
             case "code_interpreter_call":
-                code = self.item["code"] = _text(asked.get("code", ""))
+                code = self.item["code"] = str(asked.get("code", ""))
                 yield {**self._event("response.code_interpreter_call_code.delta"), "delta": code}
                 yield {**self._event("response.code_interpreter_call_code.done"), "code": code}
         yield self._event(f"response.{self._kind}.{_RUNNING[self._kind]}")
@@ -154,12 +153,8 @@ def _object(arguments: str) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {}
 
 
-def _text(value: object) -> str:
-    return encodable(str(value))  # an escape may be half of a pair
-
-
 def _queries(asked: dict[str, Any]) -> list[str]:
     """Before the arguments are checked: a model writes what it likes."""
     several = asked.get("queries")
     given = [asked.get("query"), *(several if isinstance(several, list) else ())]
-    return [_text(query) for query in given if query]
+    return [str(query) for query in given if query]
