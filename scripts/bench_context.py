@@ -9,23 +9,19 @@ no more than has to go.
 
 import asyncio
 import random
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from scripts.demo_generator import demo_generator
 from scripts.flags import flags_of
-from serving.app import build_generator
 from serving.commands.argument_types import count
-from serving.config import load_deployment
-from serving.engine.remote import RemoteEngine
 from serving.generation.generator import Generator
 from serving.generation.request import TextRequest
 from serving.orchestrator.context import ContextBuilder, ContextParts, ContextShares
 from serving.orchestrator.counter import PromptCounter
 from serving.orchestrator.turns import Message, conversation_of
 
-DEMO = Path(__file__).resolve().parents[1] / "configs" / "deployments" / "demo.toml"
 SYSTEM = "You are a helpful assistant. Answer briefly, and say so where you do not know."
 WORDS = "loom warp weft thread shuttle cloth wool linen dye weaver pattern reed heddle selvage bobbin spindle".split()
 WIDEST = 1536
@@ -83,19 +79,12 @@ async def _ids(generator: Generator, messages: list[Message]) -> tuple[int, ...]
 
 
 async def main(conversations: int, turns: int, window: int) -> Table:
-    deployment = load_deployment(DEMO)
-    engine = RemoteEngine(Path("unused.sock"))  # nothing is asked of it
-    generator = build_generator(deployment, engine)
     table = Table("trimmed", "found", "tokens a prompt", "moves of the cut a conversation")
-    try:
+    async with demo_generator() as (deployment, generator):
         for name, shares in TRIMMED.items():
             page = deployment.engine.page_size
             hits, tokens, moves = await measured(generator, shares, conversations, turns, window, page)
             table.add_row(name, f"{hits:.1%}", f"{tokens:.0f}", f"{moves:.1f}")
-    finally:
-        await engine.close()
-        if generator.chat_format is not None:
-            generator.chat_format.close()
     return table
 
 

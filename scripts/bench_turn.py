@@ -9,15 +9,12 @@ import asyncio
 import statistics
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from serving.app import build_generator
+from scripts.demo_generator import demo_generator
 from serving.commands.argument_types import count
-from serving.config import load_deployment
-from serving.engine.remote import RemoteEngine
 from serving.engine.request import FinishReason
 from serving.generation.generator import Generator
 from serving.generation.request import TextDelta, TextRequest, Usage
@@ -27,7 +24,6 @@ from serving.orchestrator.turn import TurnRunner
 from serving.orchestrator.turn_request import TurnRequest
 from serving.orchestrator.turns import Message
 
-DEMO = Path(__file__).resolve().parents[1] / "configs" / "deployments" / "demo.toml"
 LONG = 1000  # tokens of the longer answer
 
 
@@ -89,20 +85,14 @@ async def compared(
 
 
 async def main(runs: int) -> Table:
-    engine = RemoteEngine(Path("unused.sock"))  # nothing is asked of it
-    generator = build_generator(load_deployment(DEMO), engine)
     table = Table("earlier turns", "tools", "bare, ms", "turn, ms", "more a turn, ms", "more a token, µs")
-    try:
+    async with demo_generator() as (_, generator):
         for turns, tools in ((0, None), (0, Toolbox()), (10, None), (10, Toolbox())):
             bare, turn = await compared(generator, turns, 1, runs, tools)
             long_bare, long_turn = await compared(generator, turns, LONG, runs, tools)
             each = 1000 * ((long_turn - turn) - (long_bare - bare)) / (LONG - 1)
             names = "none" if tools is None else ", ".join(tools.registry.groups)
             table.add_row(str(turns), names, f"{bare:.2f}", f"{turn:.2f}", f"{turn - bare:.2f}", f"{each:.2f}")
-    finally:
-        await engine.close()
-        if generator.chat_format is not None:
-            generator.chat_format.close()
     return table
 
 
