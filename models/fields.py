@@ -92,6 +92,17 @@ class Fields:
             raise self.error(name, "a list of strings")
         return value
 
+    def grouped_strings(self, name: str) -> list[str]:
+        """A list of strings, or of lists of them, as one; empty where the field is missing."""
+        value = self._values.get(name)
+        groups = [] if value is None else value
+        if not isinstance(groups, list):
+            raise self.error(name, "a list of strings, or of lists of them")
+        found = [item for group in groups for item in (group if isinstance(group, list) else [group])]
+        if not all(isinstance(item, str) for item in found):
+            raise self.error(name, "a list of strings, or of lists of them")
+        return found
+
     def integers(self, name: str) -> list[int]:
         """A list of integers; empty where the field is missing."""
         value = self._values.get(name)

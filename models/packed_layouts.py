@@ -227,15 +227,28 @@ class Awq:
 
 
 class Gptq:
-    """qweight [in * bits / 32, out], qzeros [groups, out * bits / 32], scales [groups, out], g_idx [in]."""
+    """qweight [in * bits / 32, out], qzeros [groups, out * bits / 32], scales [groups, out], g_idx [in].
 
-    def __init__(self, bits: int, group: int | None, *, reordered: bool, symmetric: bool, zero_offset: int) -> None:
+    `modules`: names within a layer; the others are kept in full. Empty: all modules are quantized.
+    """
+
+    def __init__(
+        self,
+        bits: int,
+        group: int | None,
+        modules: Sequence[str] = (),
+        *,
+        reordered: bool,
+        symmetric: bool,
+        zero_offset: int,
+    ) -> None:
         self._bits, self._symmetric, self._zero_offset = bits, symmetric, zero_offset
+        self._endings = tuple(f".{module}" for module in modules)
         kind = "int4" if bits == 4 else "int8"
         self._scheme = Scheme(kind=kind, group=group, zeros=not symmetric, reordered=reordered)
 
     def scheme(self, name: str) -> Scheme | None:
-        return self._scheme
+        return self._scheme if not self._endings or module_of(name).endswith(self._endings) else None
 
     def parts(self, name: str) -> Parts:
         at = module_of(name)

@@ -192,6 +192,7 @@ def _gptq(fields: Fields) -> Gptq:
     return Gptq(
         bits,
         group,
+        fields.grouped_strings("modules_in_block_to_quantize"),
         reordered=fields.boolean("desc_act", False) and group is not None,
         symmetric=fields.boolean("sym", True),
         zero_offset=1 if style == "gptq" else 0,

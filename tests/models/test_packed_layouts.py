@@ -87,6 +87,10 @@ REFUSED = {
     "an expression": (compressed("int-quantized", num_bits=8) | {"ignore": ["re:("]}, "'re:\\(' cannot"),
     "order of rows": (compressed("pack-quantized", num_bits=4, actorder="some"), "actorder is 'some'"),
     "gptq bits": ({"quant_method": "gptq", "bits": 3}, "bits is 3"),
+    "gptq modules": (
+        {"quant_method": "gptq", "bits": 4, "modules_in_block_to_quantize": [["mlp.up_proj", 3]]},
+        "it must be a list of strings, or of lists of them",
+    ),
     "gptq head": ({"quant_method": "gptq", "bits": 4, "lm_head": True}, "lm_head is True"),
 }
 
@@ -219,6 +223,35 @@ def test_tensors_that_are_fused_must_be_kept_alike(tmp_path: Path) -> None:
     directory = packed_checkpoints.write(tmp_path, LAYOUTS["int8"][0], quantization)
     with pytest.raises(CheckpointError, match=r"q_proj.weight, .* are fused here"):
         load(directory / "packed", jnp.float32)
+
+
+def only_in(modules: tuple[str, ...], pack: Pack) -> Pack:
+    """The others' weights stay as they are."""
+
+    def packed(module: str, random: np.random.Generator, out: int, columns: int) -> Any:
+        if module.endswith(modules):
+            return pack(module, random, out, columns)
+        weight = random.normal(size=(out, columns)).astype(np.float32)
+        return {"weight": weight}, weight
+
+    return packed
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [["mlp.up_proj", "mlp.gate_proj"], ["self_attn.o_proj"]],
+        ["mlp.up_proj", "mlp.gate_proj", "self_attn.o_proj"],
+    ],
+    ids=["in groups", "flat"],
+)
+def test_modules_that_gptq_leaves_out_are_read_in_full(tmp_path: Path, listed: list[Any]) -> None:
+    pack, quantization = LAYOUTS["gptq 4 asym gptq_v2"]
+    some = only_in(("mlp.up_proj", "mlp.gate_proj", "self_attn.o_proj"), pack)
+    said = quantization | {"modules_in_block_to_quantize": listed}
+    directory = packed_checkpoints.write(tmp_path, some, said)
+    right = logits_of(directory / "full")
+    np.testing.assert_allclose(logits_of(directory / "packed"), right, atol=2e-4 * right.std())
 
 
 def with_groups_of(quantization: dict[str, Any], size: int) -> dict[str, Any]:
