@@ -63,6 +63,8 @@ def read_sizes(fields: Fields, *, head_dim: int | None = None, eps: float = 1e-6
 
     Without `head_dim` that is the model's width over its heads. Raises CheckpointError naming the field.
     """
+    # Decoders that were made into encoders say false, and the hub's library then hides no token from any.
+    fields.require("is_causal", True)
     d, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     return DecoderSizes(
         vocab_size=fields.integer("vocab_size"),

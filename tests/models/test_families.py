@@ -16,3 +16,12 @@ def test_a_checkpoint_says_what_window_it_was_made_for(family: Family) -> None:
     del config["max_position_embeddings"]
     with pytest.raises(CheckpointError, match="max_position_embeddings"):
         family.parse(config)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.architectures[0])
+def test_a_decoder_that_sees_both_ways_is_refused(family: Family) -> None:
+    """Models for embedding that were made of decoders are saved under a decoder's name."""
+    config = {**CONFIG, "head_dim": 8, "first_k_dense_replace": 0}
+    assert family.parse({**config, "is_causal": True}) == family.parse(config)
+    with pytest.raises(CheckpointError, match="is_causal is False; it must be True"):
+        family.parse({**config, "is_causal": False})
