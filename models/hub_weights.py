@@ -24,6 +24,7 @@ AnyFiles = TensorFiles | UnpackedFiles | PackedFiles
 CHUNK_BYTES = 8 << 20  # of a tensor read at once
 # Models for embedding are saved without what gives logits, and then the hub's names do not say inside of what they lie.
 _INSIDE, _BARE = "model.", "embed_tokens.weight"
+_HEAD = "lm_head.weight"
 ALIGNMENT = 64  # bytes; the CPU device takes over a host buffer that is aligned so
 
 
@@ -48,6 +49,7 @@ class HubWeights:
         self._packed = PackedFiles(files, layout, shapes, table) if layout is not None else None
         self._files = self._packed or (UnpackedFiles(files, widened) if widened else files)
         self._meter = Meter(progress, _check(self._files, table))
+        _check_tied_head(files, table)
         self._sources = sources_of(table)
         self._kept: tuple[LeafPath, Arrays] = ((), {})  # the weight in fewer bits that was asked for last
 
@@ -96,6 +98,35 @@ def _check(files: AnyFiles, table: Tensors) -> int:
             raise CheckpointError(f"tensor {name} has shape {found}; by config.json it must be {right}")
         total += files.nbytes(name)
     return total
+
+
+def _check_tied_head(files: TensorFiles, table: Tensors) -> None:
+    """A head that config.json ties to the token vectors may be in the files, as a copy of them.
+
+    Where it differs, one of config.json and the file is wrong: newer versions of the hub's library use such a head,
+    older ones did not. Raises CheckpointError.
+    """
+    if _HEAD not in files or _HEAD not in table or table[_HEAD] is not None:
+        return
+    vectors = _INSIDE + _BARE if _INSIDE + _BARE in table else _BARE
+    if not _same(files, _HEAD, vectors):
+        raise CheckpointError(
+            f"tensor {_HEAD} differs from {vectors}, and config.json says that they are one: "
+            "tie_word_embeddings must be false, or that tensor left out"
+        )
+
+
+def _same(files: TensorFiles, name: str, other: str) -> bool:
+    """Whether both tensors hold the same numbers, a chunk at a time."""
+    shape = files.shape(name)
+    if shape != files.shape(other):
+        return False
+    step = max(1, CHUNK_BYTES * shape[0] // files.nbytes(name))
+    for begin in range(0, shape[0], step):
+        chunks = [files.rows(each, begin, min(begin + step, shape[0])).astype(np.float32) for each in (name, other)]
+        if not np.array_equal(*chunks, equal_nan=True):
+            return False
+    return True
 
 
 def sources_of(table: Tensors) -> dict[LeafPath, list[tuple[str, int, Tensor]]]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import checkpoint
+from models import checkpoint, hub_weights
 from models.errors import CheckpointError
 from models.interface import LayerForm, Model
 from sharding.mesh import one_device
@@ -83,8 +83,26 @@ def test_other_dtypes_are_refused(tmp_path: Path) -> None:
 
 def test_a_tied_checkpoint_may_hold_its_head_and_an_old_one_its_frequencies(tmp_path: Path) -> None:
     given = tiny_checkpoint.weights() | {"model.layers.1.self_attn.rotary_emb.inv_freq": np.ones(2, np.float32)}
+    given["lm_head.weight"] = given["model.embed_tokens.weight"].copy()
     found = load(tiny_checkpoint.write(tmp_path, given, {**CONFIG, "tie_word_embeddings": True}))
     assert ("head", "weight") not in found
+
+
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_a_head_that_is_not_what_it_is_tied_to_is_named(
+    tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's library does not tie these, whatever config.json says."""
+    monkeypatch.setattr(hub_weights, "CHUNK_BYTES", 256)  # the last row is in a chunk of its own
+    given = {name.replace("model.", prefix, 1): tensor for name, tensor in tiny_checkpoint.weights().items()}
+    head = given[f"{prefix}embed_tokens.weight"].copy()
+    tied = {**CONFIG, "tie_word_embeddings": True}
+    load(tiny_checkpoint.write(tmp_path, given | {"lm_head.weight": head}, tied))
+    head[-1, -1] += 1
+    tiny_checkpoint.write(tmp_path, given | {"lm_head.weight": head}, tied)
+    assert f"tensor lm_head.weight differs from {prefix}embed_tokens.weight" in refusal(tmp_path)
+    tiny_checkpoint.write(tmp_path, given | {"lm_head.weight": head[:-1]}, tied)
+    assert "tie_word_embeddings must be false" in refusal(tmp_path)
 
 
 def test_progress_rises_to_the_total(tmp_path: Path) -> None:
