@@ -41,7 +41,7 @@ def parse(config: dict[str, Any]) -> Phi3Config:
     window = fields.integer("sliding_window") if "sliding_window" in fields else None
     return Phi3Config(
         sizes=sizes,
-        rope=read_rope(fields, sizes.head_dim, sizes.max_position),
+        rope=read_rope(fields, sizes.head_dim, sizes.max_position, share=1.0),
         windows=Windows((window,) * sizes.layers),
     )
 

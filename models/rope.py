@@ -151,10 +151,13 @@ def read_rope(
     max_position: int,
     *,
     theta: float = 10000.0,  # where config.json has none
-    share: float = 1.0,  # partial_rotary_factor, where config.json has none
+    share: float | None = None,  # partial_rotary_factor, where config.json has none
     interleaved: bool = False,
 ) -> Rope | LongRope:
-    """The rope that config.json describes, for heads of `head_dim`. Raises CheckpointError naming the field."""
+    """The rope that config.json describes, for heads of `head_dim`. Raises CheckpointError naming the field.
+
+    Without `share` whole heads turn: the hub's library does not read partial_rotary_factor for that architecture.
+    """
     reader = _Reader(head_dim, max_position, theta, share, interleaved)
     return reader.read(fields, fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling"))
 
@@ -189,7 +192,7 @@ class _Reader:
     head_dim: int
     max_position: int
     theta: float
-    share: float = 1.0
+    share: float | None = None
     interleaved: bool = False
 
     def read(self, fields: Fields, scaling: Fields) -> Rope | LongRope:
@@ -225,7 +228,12 @@ class _Reader:
 
     def _rotary_dim(self, fields: Fields, scaling: Fields) -> int:
         """How many of a head's dimensions turn."""
-        share = scaling.positive("partial_rotary_factor", fields.positive("partial_rotary_factor", self.share))
+        if self.share is None:
+            for section in (fields, scaling):
+                section.require("partial_rotary_factor", 1.0)
+        share = scaling.positive(
+            "partial_rotary_factor", fields.positive("partial_rotary_factor", 1.0 if self.share is None else self.share)
+        )
         rotary = int(self.head_dim * share)
         if not 2 <= rotary <= self.head_dim or rotary % 2:
             raise fields.error("partial_rotary_factor", f"a share of head_dim {self.head_dim} that is an even number")

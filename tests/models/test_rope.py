@@ -71,7 +71,7 @@ def test_old_and_new_field_names_say_the_same() -> None:
 
 
 def test_part_of_a_head_may_stay_as_it_is() -> None:
-    rope = read_rope(Fields({"partial_rotary_factor": 0.25}), 64, 128)
+    rope = read_rope(Fields({"partial_rotary_factor": 0.25}), 64, 128, share=1.0)
     x = np.random.default_rng(0).normal(size=(3, 2, 64)).astype(np.float32)
     turned = np.asarray(rope.at(jnp.asarray([1, 2, 3])).of(0)(jnp.asarray(x)))
     np.testing.assert_array_equal(turned[..., 16:], x[..., 16:])
@@ -96,14 +96,25 @@ def test_part_of_a_head_may_stay_as_it_is() -> None:
         ({"rope_theta": 10**400}, "it must be a finite number"),
         ({"rope_scaling": YARN, "rope_theta": 1.0}, "rope_theta is 1.0; it must be a number above 1"),
         ({"rope_scaling": {**LONG, "original_max_position_embeddings": 1}}, "original_max_position_embeddings is 1"),
-        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
-        ({"partial_rotary_factor": 0.4}, "partial_rotary_factor is 0.4"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; it must be 1.0"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary_factor is 0.5"),
     ],
 )
 def test_what_is_not_offered_is_named(config: dict[str, Any], named: str) -> None:
     with pytest.raises(CheckpointError) as refusal:
         read_rope(Fields(config), 64, 4096)
     assert named in str(refusal.value)
+
+
+@pytest.mark.parametrize("share", [1.5, 0.4])
+def test_a_share_of_a_head_that_cannot_turn_is_named(share: float) -> None:
+    with pytest.raises(CheckpointError, match=f"partial_rotary_factor is {share}; it must be a share of head_dim 64"):
+        read_rope(Fields({"partial_rotary_factor": share}), 64, 4096, share=1.0)
+
+
+def test_whole_heads_turn_where_a_share_of_1_is_said() -> None:
+    """The hub's library reads the share for a few architectures; of the others no head turns in part."""
+    assert read_rope(Fields({"partial_rotary_factor": 1}), 64, 128) == read_rope(Fields({}), 64, 128)
 
 
 def test_an_odd_head_cannot_turn() -> None:
