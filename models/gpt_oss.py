@@ -23,6 +23,15 @@ from pallas_kernels.ragged import AttentionOptions
 
 architectures = ("GptOssForCausalLM",)
 quant_methods = ("mxfp4",)
+# What the hub's library assumes where config.json says nothing of rope scaling, or null.
+YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +49,8 @@ class GptOssConfig:
 def parse(config: dict[str, Any]) -> GptOssConfig:
     """Raises CheckpointError for a field that is missing or asks for what this family does not do."""
     fields = Fields(config)
+    if "rope_parameters" not in fields and "rope_scaling" not in fields:
+        fields = Fields({**config, "rope_parameters": YARN})
     fields.require("hidden_act", "silu")
     sizes = read_sizes(fields, head_dim=64, eps=1e-5)
     window = None if fields.is_null("sliding_window") else fields.integer("sliding_window", 128)

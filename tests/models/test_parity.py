@@ -1,11 +1,13 @@
 """Each family against the hub's own library: the same logits, the same best token at each of them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from transformers import AutoModelForCausalLM
 
 from models import checkpoint
 from tests.models import hub_checkpoints
@@ -273,3 +275,18 @@ def test_a_family_agrees_with_the_hub(tmp_path: Path, architecture: str, fields:
         assert first - second < rounding, f"the best token after {at} differs, and not by rounding"
     if greedy:  # token by token after the same tokens: equal at each of them is equal as a whole
         np.testing.assert_array_equal(found[PROMPT - 1 : -1].argmax(axis=-1), tokens[PROMPT:])
+
+
+@pytest.mark.parametrize("said", [{}, {"rope_scaling": None, "rope_theta": 3e4}])
+def test_what_config_json_does_not_say_of_gpt_oss_rope_is_what_the_hub_assumes(
+    tmp_path: Path, said: dict[str, Any]
+) -> None:
+    hub_checkpoints.write(hub_checkpoints.model("GptOssForCausalLM", **GPT_OSS), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps({**config, **said}))
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager", dtype="float32")
+    model, shape, _ = checkpoint.load(tmp_path, jnp.float32, layers="list")
+    tokens = np.random.default_rng(5).integers(0, shape.vocab_size, LENGTH)
+    right = hub_checkpoints.logits(theirs, tokens)
+    assert np.abs(dense_logits(model, tokens) - right).max() < TOLERANCE * np.abs(right).max()
