@@ -220,8 +220,10 @@ def decoder_tensors(
         "model.embed_tokens.weight": top.put("embedding.table", "VD"),
         "model.norm.weight": top.put("norm.scale", "D"),
         "lm_head.weight": None if sizes.tied else top.put("head.weight", "VD -> DV"),
+        "model.rotary_emb.inv_freq": None,
     }
     for run in runs_of(sizes.layers, dense):
         for layer, place in enumerate(run.part, run.first):
             table |= of_block(f"model.layers.{layer}.", top.of_layer(place, run.stack))
+            table[f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"] = None  # in some files; computed here
     return table

@@ -79,7 +79,6 @@ def tensors(config: LlamaConfig) -> Tensors:
 
     def of_block(at: str, block: Places) -> Tensors:
         return {
-            f"{at}self_attn.rotary_emb.inv_freq": None,  # in some old files; computed here
             f"{at}input_layernorm.weight": block.put("attention_norm.scale", "D"),
             f"{at}post_attention_layernorm.weight": block.put("mlp_norm.scale", "D"),
             **block.grouped_qkv(f"{at}self_attn.", "qkv", bias=config.attention_bias),

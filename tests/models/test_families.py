@@ -25,3 +25,11 @@ def test_a_decoder_that_sees_both_ways_is_refused(family: Family) -> None:
     assert family.parse({**config, "is_causal": True}) == family.parse(config)
     with pytest.raises(CheckpointError, match="is_causal is False; it must be True"):
         family.parse({**config, "is_causal": False})
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.architectures[0])
+def test_rotary_frequencies_may_be_in_the_files(family: Family) -> None:
+    """Libraries that keep them as buffers write them; here they are computed."""
+    table = family.tensors(family.parse({**CONFIG, "head_dim": 8, "first_k_dense_replace": 0}))
+    for at in ("model.", "model.layers.0.self_attn.", "model.layers.1.self_attn."):
+        assert table[f"{at}rotary_emb.inv_freq"] is None
