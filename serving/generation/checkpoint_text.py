@@ -30,6 +30,8 @@ class AddedToken:
     special: bool
     lstrip: bool = False
     rstrip: bool = False
+    single_word: bool = False
+    normalized: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,8 @@ def _added_tokens(table: Any, where: Path) -> dict[int, AddedToken]:
             special=bool(flags.get("special")),
             lstrip=bool(flags.get("lstrip")),
             rstrip=bool(flags.get("rstrip")),
+            single_word=bool(flags.get("single_word")),
+            normalized=bool(flags.get("normalized", not flags.get("special"))),
         )
     return added
 

@@ -39,9 +39,11 @@ class JsonTokenizer:
         for piece, token_id in vocabulary.items():
             self._pieces[token_id] = piece
         self._bytes = [spell(piece) for piece in self._pieces]
-        self._special = frozenset(
-            token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
-        )
+        added = self._tokenizer.get_added_tokens_decoder()
+        for token_id in added:
+            # One that is found in normalized text stands for what it is there: Llama 2's takes the space before it.
+            self._bytes[token_id] = spell(self._tokenizer.id_to_token(token_id) or "")
+        self._special = frozenset(token_id for token_id, token in added.items() if token.special)
         self.most_chars_per_token = max(map(len, self._pieces), default=1)
         self.bos_token_id = self._id(checkpoint.special_tokens.get("bos_token"))
         own = self._id(checkpoint.special_tokens.get("eos_token"))
@@ -74,10 +76,10 @@ class JsonTokenizer:
             flags = said.get(name, old)
             token = tokenizers.AddedToken(
                 name,
-                single_word=old.single_word,
+                single_word=flags.single_word,
                 lstrip=flags.lstrip,
                 rstrip=flags.rstrip,
-                normalized=old.normalized,
+                normalized=flags.normalized,
                 special=name in special or flags.special or old.special,
             )
             changed = name not in added or repr(token) != repr(old)
