@@ -153,7 +153,8 @@ def _older_added_tokens(path: Path) -> dict[int, AddedToken]:
 
 
 def _chat_templates(checkpoint: Path, template: Any, where: Path) -> dict[str, str]:
-    """`chat_template.jinja` wins over tokenizer_config.json; `additional_chat_templates/NAME.jinja` has named ones."""
+    """`chat_template.jinja` stands for all of tokenizer_config.json's, and `additional_chat_templates/NAME.jinja` has
+    named ones."""
     templates: dict[str, str] = {}
     if isinstance(template, str):
         templates["default"] = template
@@ -166,7 +167,7 @@ def _chat_templates(checkpoint: Path, template: Any, where: Path) -> dict[str, s
     elif template is not None:
         raise CheckpointError(f"{where}: chat_template must be a string or a list of named templates")
     if (file := checkpoint / "chat_template.jinja").is_file():
-        templates["default"] = _template(file)
+        templates = {"default": _template(file)}
     for file in sorted(checkpoint.glob("additional_chat_templates/*.jinja")):
         templates[file.stem] = _template(file)
     return templates

@@ -305,6 +305,21 @@ def test_of_named_templates_tool_use_is_taken_with_tools(tmp_path: Path) -> None
     chat_format.close()
 
 
+def test_the_file_chat_template_jinja_stands_for_the_named_templates_too_as_in_transformers(
+    byte_level: Path, tmp_path: Path
+) -> None:
+    named = [{"name": name, "template": "{{ tools | length }} of the config"} for name in ("default", "tool_use")]
+    config = json.loads((byte_level / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": named}))
+    (tmp_path / "tokenizer.json").write_bytes((byte_level / "tokenizer.json").read_bytes())
+    (tmp_path / "chat_template.jinja").write_text("{{ tools | length }} of the file")
+    theirs = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(CHAT, tools=TOOLS, tokenize=False)
+    chat_format = load_chat_format(tmp_path, read_checkpoint_text(tmp_path))
+    assert chat_format is not None
+    assert chat_format.render(CHAT, TOOLS) == theirs == "1 of the file"
+    chat_format.close()
+
+
 def test_a_checkpoint_without_a_template_has_no_chat_format(tmp_path: Path) -> None:
     assert load_chat_format(tmp_path, read_checkpoint_text(tmp_path)) is None
 
