@@ -51,8 +51,20 @@ def moderated_steps(
     gates: tuple[ChoiceGate, ...] = ()
     if policy.judges_output:
         gates = tuple(
-            partial(_gate, service, moderation, policy, subject, number, answer, prompt, texts[number], past)
-            for number, prompt in enumerate(prepared)
+            partial(
+                _gate,
+                service,
+                moderation,
+                policy,
+                subject,
+                number,
+                answer,
+                prompt,
+                texts[number],
+                past,
+                bool(request.tools or prompt.grammar),
+            )
+            for number, (request, prompt) in enumerate(zip(requests, prepared, strict=True))
         )
     steps = source(service.generator, prepared, past, gates)
     if past or not policy.judges_input:
@@ -93,6 +105,7 @@ def _gate(
     prepared: PreparedPrompt,
     texts: Sequence[str],
     past: Sequence[LoggedEvent],
+    has_literals: bool,
     index: int,
     steps: AsyncGenerator[ChoiceStep, None],
     /,
@@ -100,7 +113,7 @@ def _gate(
     choice = service.generator.choices(prepared)[index]
     prompt = Prompt(prepared.prompt_tokens, texts[-1] if texts else "")
     place = f"{number}.{index}.{answer}" if answer else f"{number}.{index}"
-    paced = moderation.paced(policy, subject, place, index, choice, prompt)
+    paced = moderation.paced(policy, subject, place, index, choice, prompt, has_literals=has_literals)
     paced.recall(event.event for event in past if (event.prompt, event.choice) == (number, index))
     return paced.steps(steps)
 

@@ -14,7 +14,7 @@ from serving.generation.choice import Choice
 from serving.observability.logs import log_event
 from serving.orchestrator.moderation.judges.judge import Direction, Passage
 from serving.orchestrator.moderation.moderation_metrics import ModerationMetrics
-from serving.orchestrator.moderation.paced_choice import PacedChoice, Prompt
+from serving.orchestrator.moderation.paced_choice import PacedChoice, Prompt, Stretch
 from serving.orchestrator.moderation.panel import Judgement, Panel
 from serving.orchestrator.moderation.policy import Action, Policies, Policy, Verdict
 from serving.orchestrator.moderation.review import ReviewQueue
@@ -60,21 +60,31 @@ class Moderation:
         return flags
 
     def paced(
-        self, policy: Policy, subject: Subject, place: str, index: int, choice: Choice, prompt: Prompt
+        self,
+        policy: Policy,
+        subject: Subject,
+        place: str,
+        index: int,
+        choice: Choice,
+        prompt: Prompt,
+        *,
+        has_literals: bool,
     ) -> PacedChoice:
-        """`place` tells the answers of one request apart."""
+        """`place` tells the answers of one request apart; `has_literals`: a program may read this one."""
 
         told: set[tuple[Action, str]] = set()  # what is found once is found again while it is context
 
-        async def judged(passage: Passage) -> Verdict:
-            judgement = await self.panel.judge(passage)
+        async def judged(stretch: Stretch) -> Verdict:
+            judgement = await self._stretch_judgement(stretch)
             verdict = policy.verdict(judgement.findings, "output", failed=judgement.failed)
             news = replace(verdict, fired=tuple(f for f in verdict.fired if (f[0], f[1].category) not in told))
             told.update((action, finding.category) for action, finding in news.fired)
-            is_kept = await self._act(subject, place, "output", news, passage.text)
+            texts = [passage.text for passage in (stretch.written, stretch.read) if passage is not None]
+            is_kept = await self._act(subject, place, "output", news, "\n".join(texts))
             return replace(verdict, tells_review=is_kept and policy.tells_review)
 
-        return PacedChoice(index, choice, policy, judged, prompt, waits=not self.panel.immediate)
+        waits = not self.panel.immediate
+        return PacedChoice(index, choice, policy, judged, prompt, waits=waits, has_literals=has_literals)
 
     async def judgements(self, texts: Sequence[str]) -> list[Judgement]:
         """As inputs, of nobody's policy."""
@@ -101,6 +111,17 @@ class Moderation:
             while len(self.memory) > _MOST_REMEMBERED:
                 self.memory.popitem(last=False)
         return judgement
+
+    async def _stretch_judgement(self, stretch: Stretch) -> Judgement:
+        """Places are those of what was written."""
+        if stretch.read is None:
+            return await self.panel.judge(stretch.written)
+        written, read = await asyncio.gather(self.panel.judge(stretch.written), self.panel.judge(stretch.read))
+        found = [
+            finding if finding.start is None else replace(finding, start=stretch.places[finding.start])
+            for finding in read.findings
+        ]
+        return Judgement([*written.findings, *found], written.failed or read.failed)
 
     async def _act(self, subject: Subject, place: str, direction: Direction, verdict: Verdict, text: str) -> bool:
         """Counts, logs without the text, and leaves records for a person: says whether there is one."""

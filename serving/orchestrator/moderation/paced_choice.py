@@ -6,6 +6,9 @@
 Passages end at multiples of `judge_every` tokens, whatever pieces the engine sends them in, and a judgement is of the
 text alone. So a cut falls at the same token for every reader, and again when another process goes on with the stream:
 events leave here only once they may be seen, and what is logged, or resumed, is what has left.
+
+Where a program may read the answer it is judged a second time, with the escapes of its literals undone; and the
+hold-back counts an escape for one token, however many spell it: as long a phrase is held back in either spelling.
 """
 
 import asyncio
@@ -20,11 +23,11 @@ from serving.generation.choice import Choice, ChoiceStep
 from serving.generation.request import TextDelta, Usage
 from serving.orchestrator.moderation.judges.judge import Passage
 from serving.orchestrator.moderation.policy import Policy, Verdict
+from serving.orchestrator.moderation.unescaped import Unescaped, Unescaper
 
 CONTEXT_CHARS = 1000  # of the answer, that are judged again with what is new
 
 Steps = AsyncGenerator[ChoiceStep, None]
-Judged = Callable[[Passage], Awaitable[Verdict]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,24 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """What is judged at once: a passage as it was written, and as a program reads it where that is another text."""
+
+    written: Passage
+    read: Passage | None = None
+    places: tuple[int, ...] = ()  # of the characters of `read`, in `written`; 0 for what stands before it
+
+
+Judged = Callable[[Stretch], Awaitable[Verdict]]
+
+
+@dataclass(frozen=True, slots=True)
 class _Piece:
     """An event of one token at most, and what it makes visible."""
 
     tokens: int  # of the choice, up to its end
+    held: int  # likewise, as the hold-back counts them
+    read: Unescaped
     chars: int  # of the visible text, up to its end
     event: TokenEvent
     delta: TextDelta | None
@@ -51,9 +68,18 @@ class _Piece:
 
 class PacedChoice:
     def __init__(
-        self, index: int, choice: Choice, policy: Policy, judged: Judged, prompt: Prompt, *, waits: bool
+        self,
+        index: int,
+        choice: Choice,
+        policy: Policy,
+        judged: Judged,
+        prompt: Prompt,
+        *,
+        waits: bool,
+        has_literals: bool,
     ) -> None:
-        """`choice` is fresh. `waits`: the judges take their time, so that tokens are taken meanwhile."""
+        """`choice` is fresh. `waits`: the judges take their time, so that tokens are taken meanwhile. `has_literals`:
+        a program may read the answer."""
         self._index = index
         self._choice = choice
         self._judge = judged
@@ -66,26 +92,32 @@ class PacedChoice:
         self._unshown: deque[_Piece] = deque()
         self._unjudged: deque[_Piece] = deque()
         self._context = ""  # the end of the judged text
+        self._unescaper = Unescaper() if has_literals else None
+        self._read_context = Unescaped()
         self._judged_chars = 0
         self._judged = 0  # tokens
+        self._judged_held = 0  # as the hold-back counts them
         self._taken = 0
+        self._held = 0
         self._shown = 0
         self._chars = 0
         self._ended = False
         self._judging: asyncio.Task[Verdict] | None = None
         self._flags: dict[str, float] = {}
         self._cached_tokens = 0
-        self._judging_end = 0  # tokens
+        self._judging_end = self._judging_held = 0  # tokens
         self._passage_start = 0  # characters
 
     def recall(self, events: Iterable[TokenEvent]) -> None:
         """What was shown by an earlier run."""
         for event in events:
             self._take(event)
-        self._show(self._taken)
+        self._show(lambda _: True)
         known = max(0, self._taken - self._lead) // self._every * self._every
         while self._unjudged and self._unjudged[0].tokens <= known:
-            self._keep(self._unjudged.popleft())
+            piece = self._unjudged.popleft()
+            self._keep(piece)
+            self._judged_held = piece.held
         self._judged = known
 
     async def steps(self, source: Steps) -> Steps:
@@ -101,7 +133,7 @@ class PacedChoice:
                             yield piece
                         yield self._cut()
                         return
-                    if (shown := self._show(self._limit())) is not None:
+                    if (shown := self._show(self._may_be_seen)) is not None:
                         yield shown
         finally:
             if self._judging is not None:
@@ -112,14 +144,25 @@ class PacedChoice:
         self._cached_tokens = event.cached_tokens or self._cached_tokens
         for part in _parts(event):
             delta = self._choice.feed(part)
+            text = "" if delta is None else delta.text
+            read, goes_on = self._read(text)
             self._taken += len(part.token_ids)
-            self._chars += 0 if delta is None else len(delta.text)
-            piece = _Piece(self._taken, self._chars, part, delta)
+            self._held += 0 if goes_on else len(part.token_ids)
+            self._chars += len(text)
+            piece = _Piece(self._taken, self._held, read, self._chars, part, delta)
             self._unshown.append(piece)
             self._unjudged.append(piece)
             if delta is not None and delta.finish_reason is not None:
                 self._ended = True
                 return  # a stop string: what the event has beyond it is not of the answer
+
+    def _read(self, text: str) -> tuple[Unescaped, bool]:
+        """The text as a program reads it, and whether it is all of an escape that began before it."""
+        if self._unescaper is None:
+            return Unescaped(), False
+        inside = self._unescaper.is_inside
+        read = self._unescaper.feed(text)
+        return read, bool(text) and inside and len(read.text) + self._unescaper.is_inside <= 1
 
     async def _verdict(self) -> Verdict | None:
         """That which cuts; None where nothing does so far."""
@@ -128,11 +171,11 @@ class PacedChoice:
                 end = self._next_end()
                 if end is None:
                     return None
-                passage = self._passage(end)
+                stretch = self._stretch(end)
                 if self._waits:
-                    self._judging = asyncio.create_task(self._ask(passage))
+                    self._judging = asyncio.create_task(self._ask(stretch))
                     continue
-                verdict = await self._judge(passage)
+                verdict = await self._judge(stretch)
             else:
                 behind = self._taken - self._judged
                 if not (self._judging.done() or self._ended or behind >= max(2 * self._every, self._lead)):
@@ -142,10 +185,10 @@ class PacedChoice:
             self._flags.update(verdict.flags)
             if verdict.stops:
                 return verdict
-            self._judged = self._judging_end
+            self._judged, self._judged_held = self._judging_end, self._judging_held
 
-    async def _ask(self, passage: Passage) -> Verdict:
-        return await self._judge(passage)
+    async def _ask(self, stretch: Stretch) -> Verdict:
+        return await self._judge(stretch)
 
     def _next_end(self) -> int | None:
         """Where the next passage ends; None where it is not complete."""
@@ -154,34 +197,39 @@ class PacedChoice:
             return end
         return self._taken if self._ended and self._unjudged else None
 
-    def _passage(self, end: int) -> Passage:
+    def _stretch(self, end: int) -> Stretch:
         """Takes what is unjudged up to `end`."""
-        before = self._context
-        fresh: list[str] = []
+        fresh: list[_Piece] = []
+        written, read = self._context, self._read_context
         while self._unjudged and self._unjudged[0].tokens <= end:
-            fresh.append(self._unjudged.popleft().text)
-        new = "".join(fresh)
-        text = before + new
-        self._context = text[-CONTEXT_CHARS:]
-        self._judged_chars += len(new)
-        self._passage_start = self._judged_chars - len(text)
-        self._judging_end = end
-        return Passage(text=text, direction="output", fresh=len(new), asked=self._prompt.newest)
+            fresh.append(self._unjudged.popleft())
+            self._keep(fresh[-1])
+        new, new_read = "".join(piece.text for piece in fresh), sum((piece.read for piece in fresh), Unescaped())
+        self._judging_end, self._judging_held = end, fresh[-1].held if fresh else self._judged_held
+        self._passage_start = start = self._judged_chars - len(written) - len(new)
+        passage = Passage(text=written + new, direction="output", fresh=len(new), asked=self._prompt.newest)
+        whole = read + new_read
+        if self._unescaper is None or whole.text == passage.text:
+            return Stretch(passage)
+        places = tuple(max(0, place - start) for place in whole.places)
+        return Stretch(passage, replace(passage, text=whole.text, fresh=len(new_read.text)), places)
 
     def _keep(self, piece: _Piece) -> None:
         self._context = (self._context + piece.text)[-CONTEXT_CHARS:]
+        self._read_context = (self._read_context + piece.read).last(CONTEXT_CHARS)
         self._judged_chars += len(piece.text)
 
-    def _limit(self) -> int:
-        """How many tokens may be seen."""
+    def _may_be_seen(self, piece: _Piece) -> bool:
         if self._ended and not self._unjudged and self._judging is None:
-            return self._taken
-        return self._judged + self._lead if self._lead else self._judged - self._behind
+            return True
+        if self._lead:
+            return piece.tokens <= self._judged + self._lead
+        return piece.held <= self._judged_held - self._behind
 
-    def _show(self, limit: int) -> ChoiceStep | None:
-        """What of the unshown ends within so many tokens, as one step."""
+    def _show(self, may_be_seen: Callable[[_Piece], bool]) -> ChoiceStep | None:
+        """What of the unshown may be seen, as one step."""
         ready: list[_Piece] = []
-        while self._unshown and self._unshown[0].tokens <= limit:
+        while self._unshown and may_be_seen(self._unshown[0]):
             ready.append(self._unshown.popleft())
         return self._step(ready) if ready else None
 

@@ -5,6 +5,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,34 @@ async def test_what_a_template_would_write_is_judged_however_it_is_sent(
     api = make_api(make_api.says("Fine."), moderation=moderation())
     reply = await api.post(CHAT, chat_body(messages=messages))
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "content_filter")
+
+
+SECRET = "".join(f"\\u{ord(letter):04x}" for letter in "i will kill you")
+
+
+@pytest.mark.parametrize("chunk", [1, 5])
+@pytest.mark.parametrize("argument", [SECRET, "i will\\nkill you"], ids=["letters", "lines"])
+async def test_a_call_is_judged_as_its_tool_will_read_it(make_api: ApiMaker, chunk: int, argument: str) -> None:
+    call = f'<tool_call>{{"name": "add", "arguments": {{"a": "{argument}"}}}}</tool_call>'
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    strict = replace(POLICY, hold_back_tokens=16 + len("i will kill you "))
+    api = make_api(make_api.says(CLEAN + call, chunk=chunk), moderation=moderation(strict))
+    whole = (await api.post(CHAT, chat_body(tools=tools))).json()["choices"][0]
+    chunks = await api.events(CHAT, chat_body(tools=tools))
+    deltas = [choice["delta"] for event in chunks for choice in event["choices"]]
+    assert not any("tool_calls" in each for each in (whole["message"], *deltas))
+    shown = f"{CLEAN}{call.partition(argument)[0]}"
+    assert (whole["message"]["content"], text_of(chunks)) == (shown, shown)
+    assert whole["finish_reason"] == chunks[-1]["choices"][0]["finish_reason"] == "content_filter"
+    assert whole["moderation"] == chunks[-1]["choices"][0]["moderation"] == FLAG
+
+
+async def test_an_object_that_was_asked_for_is_judged_as_it_will_be_read(make_api: ApiMaker) -> None:
+    said = f'{{"a": "{SECRET}"}}'
+    api = make_api(make_api.says(said), moderation=moderation())
+    for fields, reason in (({}, "stop"), ({"response_format": {"type": "json_object"}}, "content_filter")):
+        choice = (await api.post(CHAT, chat_body(**fields))).json()["choices"][0]
+        assert choice["finish_reason"] == reason
 
 
 async def test_only_the_roles_of_the_policy_are_judged(make_api: ApiMaker) -> None:

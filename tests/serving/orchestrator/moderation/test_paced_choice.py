@@ -12,7 +12,7 @@ from serving.generation.request import PreparedPrompt
 from serving.generation.stop_strings import StopStrings
 from serving.generation.tokenizer import Tokenizer
 from serving.orchestrator.moderation.judges.judge import Finding, Passage
-from serving.orchestrator.moderation.paced_choice import PacedChoice, Prompt
+from serving.orchestrator.moderation.paced_choice import PacedChoice, Prompt, Stretch
 from serving.orchestrator.moderation.policy import Policy, Verdict
 from serving.settings.moderation import PolicyConfig, RuleConfig
 from tests.serving.api.conftest import tokenizer
@@ -32,14 +32,18 @@ class World:
         self.policy = Policy.of(PolicyConfig(**{**fields, **policy}), "p")
         self.passages: list[Passage] = []
         self.knows_places = True
+        self.has_literals = False
         self.answers: asyncio.Semaphore | None = None
 
-    async def judged(self, passage: Passage) -> Verdict:
+    async def judged(self, stretch: Stretch) -> Verdict:
         if self.answers is not None:
             await self.answers.acquire()
-        self.passages.append(passage)
-        at = passage.text.find(BAD)
-        found = [] if at < 0 else [Finding("violence", 1.0, at if self.knows_places else None)]
+        self.passages.append(stretch.written)
+        found: list[Finding] = []
+        if (at := stretch.written.text.find(BAD)) >= 0:
+            found.append(Finding("violence", 1.0, at if self.knows_places else None))
+        if stretch.read is not None and (at := stretch.read.text.find(BAD)) >= 0:
+            found.append(Finding("violence", 1.0, stretch.places[at] if self.knows_places else None))
         return self.policy.verdict(found, "output")
 
     def choice(self, **fields: Any) -> Choice:
@@ -78,7 +82,8 @@ class World:
         source_choice = self.choice(**fields)
         for event in past:
             source_choice.feed(event)
-        paced = PacedChoice(0, self.choice(**fields), self.policy, self.judged, Prompt(2, "hi"), waits=waits)
+        choice, prompt = self.choice(**fields), Prompt(2, "hi")
+        paced = PacedChoice(0, choice, self.policy, self.judged, prompt, waits=waits, has_literals=self.has_literals)
         paced.recall(past)
         self.taken = 0
         self.closed = False
@@ -173,6 +178,48 @@ async def test_with_a_lead_tokens_come_at_once_and_no_more_than_so_many_leak(tok
     assert len(steps[0].event.token_ids) == 1
     leaked = text_of(steps).partition(BAD)[2]
     assert len(leaked) <= 6
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\u{ord(character):04x}" for character in text)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 64])
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("spelled", [_escaped(BAD), "wi\\u0063ked", "\\u0077icke\\u0064"])
+async def test_an_escaped_word_is_cut_where_its_first_letter_stands(
+    tokenizer: Tokenizer, chunk: int, waits: bool, spelled: str
+) -> None:
+    """Each escape is six tokens here: the hold-back would end within the second if it counted them all."""
+    world = World(tokenizer, TEXT.replace(BAD, spelled))
+    world.has_literals = True
+    steps = await world.run(world.events(chunk), waits=waits)
+    assert text_of(steps) == TEXT.partition(BAD)[0]
+    assert steps[-1].event.finish_reason is FinishReason.CONTENT_FILTER
+
+
+async def test_an_answer_that_no_program_reads_is_judged_as_it_stands(tokenizer: Tokenizer) -> None:
+    text = TEXT.replace(BAD, _escaped(BAD))
+    world = World(tokenizer, text)
+    assert text_of(await world.run(world.events())) == text
+
+
+async def test_text_without_escapes_is_held_no_longer_where_a_program_reads_it(tokenizer: Tokenizer) -> None:
+    world = World(tokenizer, TEXT.replace(BAD, "kind") * 4)
+    seen = []
+    for world.has_literals in (False, True):
+        seen.append([(step.event.token_ids, step.delta) for step in await world.run(world.events())])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("after", range(0, 24, 5))
+async def test_a_resumed_answer_with_escapes_is_cut_where_the_first_was(tokenizer: Tokenizer, after: int) -> None:
+    world = World(tokenizer, TEXT.replace("quick", "\\u0071uick").replace(BAD, _escaped(BAD)))
+    world.has_literals = True
+    whole = tokens_of(await world.run(world.events(3)))
+    past = [TokenEvent(request_id="r", token_ids=(token,)) for token in whole[:after]]
+    rest = tokens_of(await world.run(world.events(2, first=after), past))
+    assert [*whole[:after], *rest] == whole
 
 
 @pytest.mark.parametrize("after", range(0, 24))
