@@ -155,8 +155,13 @@ class ChatReply:
             return None
         return usage_of(delta.usage, self.choice(delta.index).reasoning_tokens)
 
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of all choices."""
+        return sum(choice.reasoning_tokens for choice in self._choices.values())
+
     def _usage(self) -> dict[str, Any]:
-        return usage_of(self.generation, sum(choice.reasoning_tokens for choice in self._choices.values()))
+        return usage_of(self.generation, self.reasoning_tokens)
 
 
 def _reused(service: Service, body: ChatBody, request: TextRequest, caller: Caller) -> ReusedAnswer | None:

@@ -17,6 +17,7 @@ class Usage:
     prompt_tokens: int
     cached_tokens: int  # of the prompt's
     completion_tokens: int
+    reasoning_tokens: int = 0  # of the completion's
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,12 @@ def _fallback(message: Any) -> Fallback | None:
 
 
 def _usage(message: Any) -> Usage:
-    return Usage(message.prompt_tokens, message.cached_tokens, message.completion_tokens)
+    return Usage(
+        prompt_tokens=message.prompt_tokens,
+        cached_tokens=message.cached_tokens,
+        completion_tokens=message.completion_tokens,
+        reasoning_tokens=message.reasoning_tokens,
+    )
 
 
 def _logprobs(message: Any) -> TokenLogprobs:

@@ -116,6 +116,7 @@ class GrpcReply:
             prompt_tokens=generation.prompt_tokens,
             cached_tokens=generation.cached_tokens,
             completion_tokens=generation.completion_tokens,
+            reasoning_tokens=0 if self._chat is None else self._chat.reasoning_tokens,
         )
 
 

@@ -70,7 +70,8 @@ class MessagesReply:
                     yield event
                 if delta.finish_reason is not None:
                     end = self._blocks.end(delta) | flagged(delta.flags)
-                    yield {"type": "message_delta", "delta": end, "usage": _usage(delta)}
+                    usage = _usage(delta, thinking=self._blocks.thinking_tokens)
+                    yield {"type": "message_delta", "delta": end, "usage": usage}
         yield {"type": "message_stop"}
 
     def _message(self) -> dict[str, Any]:
@@ -93,6 +94,10 @@ class Blocks:
         self._reader = DeltaReader(tools, (_call_id(reply_id, number) for number in itertools.count()))
         self._index = -1
         self._open = ""  # the type of the block that is open
+
+    @property
+    def thinking_tokens(self) -> int:
+        return self._reader.reasoning_tokens
 
     def show(self, delta: TextDelta) -> Iterator[Event]:
         for part in self._reader.read(delta).parts:
@@ -154,14 +159,15 @@ def _collect(content: list[dict[str, Any]], event: Event) -> None:
             content[-1]["input"] = msgspec.json.decode(delta["partial_json"])
 
 
-def _usage(delta: TextDelta, *, output: int | None = None) -> dict[str, Any]:
-    """Anthropic's input_tokens are those that no cache had."""
+def _usage(delta: TextDelta, *, output: int | None = None, thinking: int = 0) -> dict[str, Any]:
+    """Anthropic's input_tokens are those that no cache had. What the model thought is told where it did."""
     used = delta.usage
     return {
         "input_tokens": used.prompt_tokens - used.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": used.cached_tokens,
         "output_tokens": used.completion_tokens if output is None else output,
+        **({"output_tokens_details": {"thinking_tokens": thinking}} if thinking else {}),
     }
 
 

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from serving.client import Client
 from serving.generation.chat_format import ChatFormat
 from serving.generation.tokenizer import Tokenizer
 from tests.serving.api.conftest import MODEL, TEMPLATE, Api, ApiMaker
+from tests.serving.api.grpc.serving_grpc import serving_grpc
 from tests.serving.api.responses.asking import create, prompt, stream
 
+PATIENCE = 180.0  # seconds; only a broken test waits that long
 HI = [{"role": "user", "content": "hi"}]
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 ADD_CALL = '[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]'
@@ -77,6 +80,33 @@ async def test_usage_tells_how_many_tokens_were_reasoning(thinking: ApiMaker) ->
     plain = thinking(thinking.says("Four."))
     assert "completion_tokens_details" not in (await plain.post("/v1/chat/completions", chat())).json()["usage"]
     assert (await create(plain))["usage"]["output_tokens_details"] == {"reasoning_tokens": 0}
+
+
+async def test_messages_tell_how_many_tokens_were_thinking(thinking: ApiMaker) -> None:
+    api = thinking(thinking.says("<think>Hm, two.</think>Four."))
+    body = {"model": MODEL, "max_tokens": 100, "messages": HI}
+    details = {"thinking_tokens": len(thinking.ids("<think>Hm, two."))}
+    usage = (await api.post("/v1/messages", body)).json()["usage"]
+    assert usage["output_tokens_details"] == details
+    streamed = await api.post("/v1/messages", {**body, "stream": True})
+    events = [json.loads(line[6:]) for line in streamed.text.split("\n") if line.startswith("data: ")]
+    assert "output_tokens_details" not in events[0]["message"]["usage"]
+    assert events[-2]["usage"] == usage
+    plain = thinking(thinking.says("Four."))
+    assert "output_tokens_details" not in (await plain.post("/v1/messages", body)).json()["usage"]
+
+
+async def test_grpc_tells_how_many_tokens_were_reasoning(thinking: ApiMaker) -> None:
+    said = "<think>Hm, two.</think>Four."
+    api = thinking(thinking.says(said))
+    async with serving_grpc(api) as address, Client(address) as client:
+        reply = await client.chat(HI, n=2, timeout=PATIENCE)
+        async with client.stream_chat(HI, n=2, timeout=PATIENCE) as stream:
+            *_, last = [chunk async for chunk in stream]
+        bare = await client.generate("hi", max_tokens=100, timeout=PATIENCE)
+    assert reply.usage.reasoning_tokens == 2 * len(thinking.ids("<think>Hm, two."))
+    assert last.usage == reply.usage
+    assert bare.usage.reasoning_tokens == 0
 
 
 async def test_reasoning_can_be_left_out(thinking: ApiMaker) -> None:
