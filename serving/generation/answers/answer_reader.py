@@ -40,12 +40,13 @@ class AnswerReader:
             return ParsedText.of(self._harmony.feed(text))
         return ParsedText.of(self._called([text] if self._reasoning is None else self._reasoning.feed(text)))
 
-    def finish(self) -> ParsedText:
-        """What the end of the answer makes certain."""
+    def finish(self, *, cut: bool = False) -> ParsedText:
+        """What the end of the answer makes certain. `cut`: it is not the model's own, so that a call which is not seen
+        to be whole is none."""
         if self._harmony is not None:
-            return ParsedText.of(self._harmony.finish())
+            return ParsedText.of(self._harmony.finish(cut=cut))
         parts = self._called([] if self._reasoning is None else self._reasoning.finish())
-        return ParsedText.of(parts if self._calls is None else [*parts, *self._calls.finish()])
+        return ParsedText.of(parts if self._calls is None else [*parts, *self._calls.finish(cut=cut)])
 
     def _called(self, parts: Sequence[Part]) -> list[Part]:
         found: list[Part] = []

@@ -5,6 +5,7 @@ Nothing that a model writes is run: Python's syntax is parsed, and its literals 
 
 import ast
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,6 @@ Schemas = Mapping[str, Mapping[str, Any]]  # by the tool's name, the JSON schema
 Calls = list[tuple[str, dict[str, Any]]] | None
 
 _LONGEST_SOURCE = 65_536  # characters of Python's syntax; its parser recurses
-_DECODER = json.JSONDecoder()
 _WORDS = {"true": True, "false": False, "null": None}
 _DEEPSEEK = re.compile(r"<｜tool▁call▁begin｜>(?P<head>.*?)<｜tool▁sep｜>(?P<rest>.*?)<｜tool▁call▁end｜>", re.DOTALL)
 _FENCE = re.compile(r"(?P<name>[^\n]+)\n```json\n(?P<arguments>.*)\n```", re.DOTALL)
@@ -22,14 +22,26 @@ _PARAMETER = re.compile(r"\s*<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</p
 _PAIR = re.compile(r"\s*<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>\s*", re.DOTALL)
 
 
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _no_number(digits)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
+
+
 def json_call(body: str, schemas: Schemas) -> Calls:
     """{"name": ..., "arguments": {...}}"""
-    return _named([_json(body)])
+    return _named([json_of(body)])
 
 
 def json_array(body: str, schemas: Schemas) -> Calls:
     """[{"name": ..., "arguments": {...}}, ...]"""
-    parsed = _json(body)
+    parsed = json_of(body)
     return _named(parsed) if isinstance(parsed, list) else None
 
 
@@ -50,7 +62,7 @@ def json_sequence(body: str, schemas: Schemas) -> Calls:
 def name_and_json(body: str, schemas: Schemas) -> Calls:
     """The name on a line of its own, then the arguments."""
     name, _, arguments = body.strip().partition("\n")
-    parsed = _json(arguments)
+    parsed = json_of(arguments)
     return [(name.strip(), parsed)] if isinstance(parsed, dict) and name.strip() in schemas else None
 
 
@@ -61,7 +73,7 @@ def mistral(body: str, schemas: Schemas) -> Calls:
     found: list[tuple[str, dict[str, Any]]] = []
     for one in body.split("[TOOL_CALLS]"):
         head, _, arguments = one.partition("[ARGS]")
-        name, parsed = head.partition("[CALL_ID]")[0].strip(), _json(arguments)
+        name, parsed = head.partition("[CALL_ID]")[0].strip(), json_of(arguments)
         if not name or not isinstance(parsed, dict):
             return None
         found.append((name, parsed))
@@ -74,7 +86,7 @@ def deepseek(body: str, schemas: Schemas) -> Calls:
     for match in _DEEPSEEK.finditer(body):
         fenced = _FENCE.fullmatch(match["rest"].strip())
         name, arguments = (fenced["name"], fenced["arguments"]) if fenced else (match["head"], match["rest"])
-        parsed = _json(arguments)
+        parsed = json_of(arguments)
         if not isinstance(parsed, dict):
             return None
         found.append((name.strip(), parsed))
@@ -131,7 +143,7 @@ def _literal(node: ast.expr) -> Any:
         case ast.Dict(keys=keys, values=values):
             return {str(_literal(_present(key))): _literal(value) for key, value in zip(keys, values, strict=True)}
     value = ast.literal_eval(node)
-    json.dumps(value)  # neither bytes nor sets nor complex numbers
+    json.dumps(value, allow_nan=False)  # neither bytes nor sets nor complex numbers, nor what is too large for one
     return value
 
 
@@ -141,10 +153,10 @@ def _present(key: ast.expr | None) -> ast.expr:
     return key
 
 
-def _json(text: str) -> Any:
-    """None where it is no JSON."""
+def json_of(text: str) -> Any:
+    """None where it is no JSON. Python's own reader takes more: what stands for no number could not be sent again."""
     try:
-        return json.loads(text)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
 
@@ -187,6 +199,6 @@ def _typed(text: str, schema: Any) -> Any:
     if kind == "string" or (isinstance(kind, list) and "string" in kind):
         return text
     try:
-        return json.loads(text.strip())
+        return _DECODER.decode(text.strip())
     except (ValueError, RecursionError):
         return _WORDS.get(text.strip().lower(), text)

@@ -12,9 +12,15 @@ class CallForm:
     opening: str  # begins calls wherever it comes
     closing: str = ""  # ends them; "": the end of the answer does
     read: Callable[[str, Schemas], Calls]  # of what stands between
+    # With what that ends, and is whole without the closing tag; "": it shows by itself, as JSON does; None: never.
+    last: str | None = ""
     bare: str = ""  # an answer that begins with this character, its opening left out, may be calls to its end
     bare_name: bool = False  # so may one whose first line is a tool's name
     other_tags: tuple[str, ...] = ()  # inside of it, which must not be lost where they are control tokens
+
+    def is_whole(self, body: str) -> bool:
+        """Whether what stands between may be all of it, where something else than the model has ended it."""
+        return self.last is not None and body.rstrip().endswith(self.last)
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -31,11 +37,12 @@ _DEEPSEEK = CallForm(
 
 CALL_FORMS: dict[str, CallForm] = {
     "hermes": CallForm(opening="<tool_call>", closing="</tool_call>", read=call_bodies.json_call),
-    "qwen_xml": CallForm(opening="<tool_call>", closing="</tool_call>", read=call_bodies.qwen_xml),
+    "qwen_xml": CallForm(opening="<tool_call>", closing="</tool_call>", read=call_bodies.qwen_xml, last="</function>"),
     "glm_xml": CallForm(
         opening="<tool_call>",
         closing="</tool_call>",
         read=call_bodies.glm_xml,
+        last=None,
         other_tags=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     ),
     "glm4": CallForm(opening="", read=call_bodies.name_and_json, bare_name=True),

@@ -19,7 +19,7 @@ class CallParser:
 
     Calls come whole, once they are closed: what looks like a call may turn out not to be one, and then its text, tags
     included, is content. White space next to a call is no content. An answer that ends inside a complete call (the
-    closing tag left out) still makes the call.
+    closing tag left out) still makes the call; so does one that is cut off there, if that it is complete can be seen.
     """
 
     def __init__(self, form: CallForm, schemas: Schemas, new_id: Callable[[], str] = call_id) -> None:
@@ -40,12 +40,13 @@ class CallParser:
             pass
         return parts
 
-    def finish(self) -> list[Part]:
-        """What the end of the answer makes certain."""
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        """What the end of the answer makes certain. `cut`: it is not the model's own."""
         text, self._text = self._text, ""
         is_start, self._is_start = self._is_start, False
+        body = text.lstrip().removeprefix(self._opened)
         may_be = self._inside or (is_start and self._begins_bare(text) is not False)
-        if may_be and (calls := self._calls(text.lstrip().removeprefix(self._opened))):
+        if may_be and not (cut and not self._form.is_whole(body)) and (calls := self._calls(body)):
             return [*calls]
         if not text or (self.calls_made and not text.strip()):
             return []

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from serving.engine.request import FinishReason
 from serving.generation.answers.answer_reader import AnswerReader
 from serving.generation.answers.parts import ParsedText
 from serving.generation.answers.reasoning_tokens import ReasoningTokens
@@ -40,4 +41,12 @@ class DeltaReader:
         parsed = self._reader.feed(delta.text)
         if delta.finish_reason is None:
             return parsed
-        return ParsedText.of([*parsed.parts, *self._reader.finish().parts])
+        return ParsedText.of([*parsed.parts, *self._reader.finish(cut=_is_cut(delta)).parts])
+
+
+def _is_cut(delta: TextDelta) -> bool:
+    """Whether a limit, or a client's stop string, has ended it. One that is a tag ends it where the model does."""
+    stop = delta.stop_reason
+    if delta.finish_reason is not FinishReason.STOP:
+        return True
+    return isinstance(stop, str) and stop not in delta.answer.tags(with_tools=True)

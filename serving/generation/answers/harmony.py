@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable
 
+from serving.generation.answers.call_bodies import json_of
 from serving.generation.answers.parts import Part, Reasoning, ToolCall, begun_at_end
 from serving.generation.encodable_text import encodable
 
@@ -47,11 +48,12 @@ class HarmonyParser:
             pass
         return parts
 
-    def finish(self) -> list[Part]:
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        """`cut`: the end is not the model's own."""
         text, self._text = self._text, ""
         if self._in_header:
             return []  # a header that nothing followed
-        if self._called:
+        if self._called and not (cut and not text.strip()):
             return [self._call(text)]
         return self._said(text)
 
@@ -103,10 +105,7 @@ class HarmonyParser:
     def _call(self, body: str) -> Part:
         """What is no JSON object is content."""
         name, self._called = self._called, ""
-        try:
-            arguments = json.loads(body or "{}")
-        except (ValueError, RecursionError):
-            return body
+        arguments = json_of(body or "{}")
         if not isinstance(arguments, dict):
             return body
         self.calls_made += 1

@@ -131,6 +131,22 @@ async def test_blocks_come_back_with_every_member_that_the_sdk_dumps(make_api: A
     assert second.content[0].text == "It is 4."
 
 
+@pytest.mark.parametrize("number", ["123456789012345678901234567890", "NaN"])
+async def test_a_call_is_the_same_whole_and_streamed_whatever_its_numbers(make_api: ApiMaker, number: str) -> None:
+    call = f'<tool_call>{{"name": "add", "arguments": {{"a": {number}}}}}</tool_call>'
+    api = make_api(make_api.says(call))
+    asked = _body(tools=[{"name": "add", "input_schema": {"type": "object"}}])
+    whole = await api.post(PATH, asked)
+    assert whole.status_code == 200, whole.text
+    streamed = (await api.post(PATH, {**asked, "stream": True})).text
+    events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: ")]
+    deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    (block,) = whole.json()["content"]
+    told = "".join(delta.get("partial_json", delta.get("text", "")) for delta in deltas)
+    shown = block["text"] if block["type"] == "text" else json.dumps(block["input"])
+    assert told == shown
+
+
 async def test_a_last_message_of_the_assistants_is_continued(make_api: ApiMaker) -> None:
     prompt = await _prompt(make_api(make_api.says("x")), messages=[HI, {"role": "assistant", "content": "So"}])
     assert prompt.endswith("<|im_start|>assistant\nSo")

@@ -121,6 +121,56 @@ def test_what_is_no_call_is_content_to_the_last_character(form: str, text: str) 
     assert read(form, text) == ParsedText(content=text)
 
 
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("glm_xml", "<tool_call>time"),
+        ("glm_xml", "<tool_call>weather\n<arg_key>city</arg_key><arg_value>Köln</arg_value>"),
+        ("qwen_xml", "<tool_call><function=time>"),
+        ("qwen_xml", "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n"),
+    ],
+)
+def test_a_call_that_may_lack_arguments_is_none_where_it_was_cut_off(form: str, text: str) -> None:
+    assert read(form, text, cut=True) == ParsedText(content=text)
+    assert len(read(form, text).tool_calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("qwen_xml", "<tool_call><function=time></function>\n"),
+        ("hermes", '<tool_call>{"name": "time", "arguments": {}}'),
+        ("llama3", '{"name": "time", "parameters": {}}'),
+        ("glm4", "time\n{}"),
+        ("mistral_args", "[TOOL_CALLS]time[ARGS]{}"),
+    ],
+)
+def test_a_call_that_is_seen_to_be_whole_is_made_where_the_answer_was_cut_off_behind_it(form: str, text: str) -> None:
+    assert [call.name for call in read(form, text, cut=True).tool_calls] == ["time"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": @}}</tool_call>'),
+        ("llama3", '{"name": "f", "parameters": {"a": @}}'),
+        ("mistral_args", '[TOOL_CALLS]f[ARGS]{"a": @}'),
+        ("llama4", "[f(a=@)]"),
+    ],
+)
+def test_a_call_with_a_number_that_json_has_no_word_for_is_none(form: str, text: str, number: str) -> None:
+    said = text.replace("@", number)
+    assert read(form, said) == ParsedText(content=said)
+
+
+def test_a_value_without_quotes_that_is_no_number_of_json_is_text() -> None:
+    text = "<tool_call>time<arg_key>zone</arg_key><arg_value>NaN</arg_value></tool_call>"
+    parser = CallParser(CALL_FORMS["glm_xml"], {"time": {}})
+    (call,) = ParsedText.of(parser.feed(text)).tool_calls
+    assert json.loads(call.arguments) == {"zone": "NaN"}
+
+
 def test_values_without_quotes_become_what_their_schema_says() -> None:
     schema = {"properties": {"id": {"type": "string"}, "n": {"type": "number"}, "on": {"type": "boolean"}, "any": {}}}
     text = "<tool_call><function=f><parameter=id>\n007\n</parameter><parameter=n>2.5</parameter>"
@@ -173,9 +223,9 @@ def test_a_form_is_known_by_its_marks(template: str, form: str) -> None:
     assert call_form_of(template) == form
 
 
-def read(form: str, text: str) -> ParsedText:
+def read(form: str, text: str, *, cut: bool = False) -> ParsedText:
     parser = CallParser(CALL_FORMS[form], SCHEMAS, ids())
-    return ParsedText.of([*parser.feed(text), *parser.finish()])
+    return ParsedText.of([*parser.feed(text), *parser.finish(cut=cut)])
 
 
 def ids():

@@ -40,6 +40,18 @@ def test_what_is_sent_to_a_function_and_is_no_object_is_content() -> None:
     assert read("<|channel|>commentary to=functions.sum<|message|>[1<|call|>") == ParsedText(content="[1")
 
 
+def test_a_call_that_was_cut_off_before_its_arguments_is_none() -> None:
+    begun = "<|channel|>commentary to=functions.sum<|message|>"
+    for cut, calls in ((True, 0), (False, 1)):
+        parser = HarmonyParser(with_tools=True, new_id=ids())
+        assert len(ParsedText.of([*parser.feed(begun), *parser.finish(cut=cut)]).tool_calls) == calls
+
+
+def test_a_call_with_a_number_that_json_has_no_word_for_is_none() -> None:
+    call = '<|channel|>commentary to=functions.sum<|message|>{"a": NaN}'
+    assert read(f"{call}<|call|>") == ParsedText(content='{"a": NaN}')
+
+
 def test_without_tools_nothing_is_a_call() -> None:
     assert read(CALL, with_tools=False) == ParsedText(content='{"a": 2}')
 
