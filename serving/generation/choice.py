@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from serving.engine.request import FinishReason, TokenEvent, TokenLogprobs
 from serving.errors import EngineError, RequestError
+from serving.generation.answers.answer_form import AnswerForm
 from serving.generation.detokenizer import Detokenizer
 from serving.generation.request import PreparedPrompt, TextDelta, TextLogprobs, TokenText, Usage
 from serving.generation.stop_strings import StopMatcher, StopStrings
@@ -54,6 +55,11 @@ class Choice:
         self._accepted_tokens = 0
         self._weights: str | None = None
         self._started = False
+
+    @property
+    def answer(self) -> AnswerForm:
+        """How its text is to be read."""
+        return self._prepared.answer
 
     def feed(self, event: TokenEvent) -> TextDelta | None:
         """The delta that this event makes visible; None where it is nothing. Raises EngineError where the engine

@@ -105,6 +105,8 @@ class PacedChoice:
         self._judging: asyncio.Task[Verdict] | None = None
         self._flags: dict[str, float] = {}
         self._cached_tokens = 0
+        self._guessed_tokens = self._accepted_tokens = 0  # among what was shown
+        self._weights: str | None = None  # that drew it
         self._judging_end = self._judging_held = 0  # tokens
         self._passage_start = 0  # characters
 
@@ -254,16 +256,29 @@ class PacedChoice:
             prompt_logprobs = None if first.delta is None else first.delta.prompt_logprobs
         event = replace(event, finish_reason=reason, flags=flags)
         usage = Usage(
-            prompt_tokens=self._prompt.tokens, cached_tokens=self._cached_tokens, completion_tokens=self._shown
+            prompt_tokens=self._prompt.tokens,
+            cached_tokens=self._cached_tokens,
+            completion_tokens=self._shown,
+            guessed_tokens=self._guessed_tokens + event.guessed_tokens,
+            accepted_tokens=self._accepted_tokens + event.accepted_tokens,
         )
         delta = TextDelta(
-            index=self._index, usage=usage, prompt_logprobs=prompt_logprobs, finish_reason=reason, flags=flags
+            index=self._index,
+            usage=usage,
+            answer=self._choice.answer,
+            prompt_logprobs=prompt_logprobs,
+            weights=event.weights or self._weights,
+            finish_reason=reason,
+            flags=flags,
         )
         return ChoiceStep(self._index, event, delta)
 
     def _step(self, pieces: list[_Piece]) -> ChoiceStep:
         self._shown = pieces[-1].tokens
         event, delta = _joined_event(pieces), _joined_delta(pieces)
+        self._guessed_tokens += event.guessed_tokens
+        self._accepted_tokens += event.accepted_tokens
+        self._weights = event.weights or self._weights
         if delta is not None and delta.finish_reason is not None and self._flags:
             flags = tuple(sorted(self._flags.items()))
             event, delta = replace(event, flags=flags), replace(delta, flags=flags)

@@ -127,6 +127,14 @@ async def test_the_same_cut_holds_over_every_protocol(make_api: ApiMaker, chunk:
     assert float(cut) == len(api.engine.requests)
 
 
+async def test_a_whole_answer_that_was_cut_names_the_weights_as_its_stream_does(make_api: ApiMaker) -> None:
+    api = make_api(make_api.says(ANSWER, weights=("w1", "w2")), moderation=moderation())
+    for path, body in ((CHAT, chat_body()), (TEXT, text_body(max_tokens=200))):
+        whole = (await api.post(path, body)).json()
+        chunks = await api.events(path, body)
+        assert whole["system_fingerprint"] == chunks[-1]["system_fingerprint"] == "w1"
+
+
 async def test_what_asks_is_refused_over_every_protocol_and_its_generation_closed(make_api: ApiMaker) -> None:
     api = make_api(make_api.says("Sure!", hold_after=1), moderation=moderation())
     asking = [{"role": "user", "content": JAILBREAK}]

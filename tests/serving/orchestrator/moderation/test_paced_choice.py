@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from serving.engine.request import FinishReason, SamplingParams, TokenEvent
+from serving.generation.answers.answer_form import AnswerForm
 from serving.generation.choice import Choice, ChoiceStep
 from serving.generation.request import PreparedPrompt
 from serving.generation.stop_strings import StopStrings
@@ -245,6 +247,22 @@ async def test_what_is_logged_makes_the_same_deltas_again(tokenizer: Tokenizer) 
         reader = world.choice(**fields)
         again = [reader.feed(step.event) for step in steps]
         assert [delta for delta in again if delta] == [step.delta for step in steps if step.delta]
+
+
+@pytest.mark.parametrize("text", [TEXT, f"{BAD} from the start"])
+async def test_a_cut_says_what_a_reader_of_the_log_would(tokenizer: Tokenizer, text: str) -> None:
+    """Whoever reads the answer as it comes, and whoever reads its log, are told the same of how it was made."""
+    world = World(tokenizer, text)
+    fields = {"answer": AnswerForm(reasoning="think")}
+    events = [replace(event, guessed_tokens=2, accepted_tokens=1, weights="w1") for event in world.events(3)]
+    steps = await world.run(events, **fields)
+    reader = world.choice(**fields)
+    again = [reader.feed(step.event) for step in steps]
+    assert [delta for delta in again if delta] == [step.delta for step in steps if step.delta]
+    last = steps[-1].delta
+    assert last is not None
+    assert (last.finish_reason, last.weights) == (FinishReason.CONTENT_FILTER, "w1")
+    assert last.usage.guessed_tokens == 2 * last.usage.accepted_tokens > 0
 
 
 async def test_a_stop_string_ends_it_before_what_would_have_cut_it(tokenizer: Tokenizer) -> None:
