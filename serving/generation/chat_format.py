@@ -114,6 +114,7 @@ class ChatFormat:
             chat = [_with_thinking(message) for message in chat]
         marker = f"continue-{secrets.token_hex(8)} "  # the space shows whether the template trims
         if continue_final_message:
+            _check_continued(chat[-1])
             chat[-1]["content"] += marker
         text = self._render(
             name,
@@ -257,6 +258,17 @@ def _plain_tool_call(call: Any, where: str) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise RequestError(f"{where}.function.arguments must be a JSON object", param=f"{where}.function.arguments")
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _check_continued(message: dict[str, Any]) -> None:
+    """Templates write calls behind the text, where the prompt ends: they would be lost."""
+    if message.get("tool_calls"):
+        raise RequestError(
+            "continue_final_message goes on with a text, and the last message ends with tool_calls: send their "
+            "results, or leave them out",
+            param="continue_final_message",
+            code="invalid_value",
+        )
 
 
 def _cut_at(marker: str, text: str) -> str:

@@ -157,6 +157,14 @@ def test_continue_final_message_leaves_it_open_as_in_transformers(
     assert rendered.rstrip().endswith("The answer is")
 
 
+def test_a_last_message_with_calls_is_not_continued_without_them(formats: dict[str, ChatFormat]) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    chat = [*CHAT[:2], {"role": "assistant", "content": "I look.", "tool_calls": [call]}]
+    with pytest.raises(RequestError, match="ends with tool_calls") as refused:
+        formats["chatml"].render(chat, add_generation_prompt=False, continue_final_message=True)
+    assert refused.value.param == "continue_final_message"
+
+
 def test_tool_calls_with_arguments_as_json_text_render_as_objects(formats: dict[str, ChatFormat]) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Köln"}'}}
     chat = [
