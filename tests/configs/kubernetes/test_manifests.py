@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from serving.cli import build_parser
+from serving.commands.api_key_flag import API_KEY_VARIABLE
 from serving.commands.deployment_flags import deployment_from
 from serving.config import load_deployment
+from serving.gateway.identity import check_exposure
 from sharding.chips import CHIPS
 from sharding.topology import parse_topology
 
@@ -139,6 +141,17 @@ def test_weft_takes_the_arguments_and_the_devices_are_those_of_the_mesh(path: Pa
     assert topology is not None
     assert chips == parse_topology(topology).count
     assert parse_topology(topology).chip in CHIPS.values()
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_weft_serve_is_told_who_may_ask_and_starts(path: Path) -> None:
+    container = pods(path)[0]["containers"][0]
+    _, command, file, *flags = container["args"]
+    flags = [re.sub(r"\$\((\w+)\)", lambda found: EXPANDED[found[1]], flag) for flag in flags]
+    args = build_parser(command).parse_args([command, str(FOLDER.parent / "deployments" / Path(file).name), *flags])
+    deployment = deployment_from(args)
+    environment = {entry["name"] for entry in container["env"]}
+    check_exposure(deployment.access, "a key" if API_KEY_VARIABLE in environment else None, deployment.server.host)
 
 
 @pytest.mark.parametrize("path", ALL)
