@@ -17,7 +17,7 @@ class BatchFile:
     """Appends records. Opening it repairs what a killed run left: a torn last line is dropped, and so are errors, whose
     lines are run again. `finished` holds the ids of the records that stay.
 
-    A context. Raises SetupError where the file is no batch's output, or another run writes to it.
+    A context. Raises SetupError where the file is no batch's output, cannot be written, or another run writes to it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -25,10 +25,18 @@ class BatchFile:
         self.finished: set[str | int] = set()
 
     def __enter__(self) -> "BatchFile":
-        self._file = self._path.open("ab")
+        if self._path.exists() and not self._path.is_file():  # what is read again at once, and replaced
+            raise SetupError(f"{self._path}: records go into a regular file, and this is none", param="output")
+        try:
+            self._file = self._path.open("ab")
+        except OSError as error:
+            raise self._unwritable(error) from error
         try:
             self._lock()
             self._repair()
+        except OSError as error:
+            self._file.close()
+            raise self._unwritable(error) from error
         except BaseException:
             self._file.close()
             raise
@@ -38,9 +46,18 @@ class BatchFile:
         self._file.close()
 
     def append(self, record: dict[str, Any]) -> None:
-        """On disk as far as this process is concerned: a kill loses nothing that was appended."""
-        self._file.write(msgspec.json.encode(record) + b"\n")
-        self._file.flush()
+        """On disk as far as this process is concerned: a kill loses nothing that was appended. Raises SetupError where
+        the disk does not take it."""
+        try:
+            self._file.write(msgspec.json.encode(record) + b"\n")
+            self._file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.close()  # here, as it tries once more to write what is left
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> SetupError:
+        return SetupError(f"{self._path}: cannot be written: {error.strerror or error}", param="output")
 
     def _lock(self) -> None:
         try:

@@ -7,7 +7,8 @@ line and the field. Records come in the order of completion.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Container, Iterable, Iterator
+import time
+from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -34,13 +35,20 @@ RecordId = str | int
 Record = dict[str, Any]
 _PROMPTS = ("messages", "prompt", "prompt_token_ids")
 _KEPT = ("choices", "usage", "prompt_logprobs", "prompt_token_ids")
+# The queue is full of this batch's own lines, and one of them ends sooner or later. Where none does for so long, what
+# refuses a line will not pass by waiting: more choices than the queue holds, a grammar process that cannot start.
+PATIENCE_SECONDS = 600.0
 
 
 class BatchGenerator:
     """`concurrency` requests are open at once: enough that the engine's queue never runs dry."""
 
-    def __init__(self, generator: Generator, *, concurrency: int = 256) -> None:
+    def __init__(
+        self, generator: Generator, *, concurrency: int = 256, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._concurrency = concurrency
+        self._now = now
+        self._answered_at = now()  # the last line, or the begin
         metrics = Metrics(generator.model_name)
         self._service = Service(
             generator=generator,
@@ -60,6 +68,7 @@ class BatchGenerator:
         Raises EngineUnavailableError where the engine is lost; what was not yielded is to be run again.
         """
         source = self._wanted(lines, skip)
+        self._answered_at = self._now()
         records: asyncio.Queue[Record | Exception | None] = asyncio.Queue(maxsize=self._concurrency)
         workers = [asyncio.create_task(self._work(source, records)) for _ in range(self._concurrency)]
         try:
@@ -107,11 +116,15 @@ class BatchGenerator:
                 yield line
 
     async def _record(self, line: "_Line") -> Record:
+        """A line that is refused waits for as long as others are answered, and PATIENCE_SECONDS after the last."""
         while True:
             try:
                 answer = msgspec.json.decode(await self._reply(line).whole())
+                self._answered_at = self._now()
                 return {"id": line.id, **{key: answer[key] for key in _KEPT if key in answer}}
             except OverloadedError as error:
+                if self._now() - self._answered_at >= PATIENCE_SECONDS:
+                    return _failure(line.id, line.number, error)
                 await asyncio.sleep(error.retry_after)
             except EngineUnavailableError:
                 raise

@@ -31,9 +31,11 @@ def run(args: argparse.Namespace) -> int:
     """1 where a line failed."""
     from serving.app import build_engine, build_generator  # here, because only some commands should wait for JAX
 
-    deployment, console = deployment_from(args), Console()
+    deployment, console = deployment_from(args), Console(soft_wrap=True)
     if not args.input.is_file():
         raise ConfigError(f"--input {args.input}: there is no such file", param="input")
+    if args.output.exists() and args.output.samefile(args.input):  # it would be repaired, as a torn output is
+        raise ConfigError(f"--output {args.output}: it is the input; name another file", param="output")
     with BatchFile(args.output) as output:
         total = _lines(args.input) - len(output.finished)
         with console.status("loading the model"):

@@ -63,6 +63,26 @@ def test_a_file_that_is_no_batchs_output_is_refused_and_kept(tmp_path: Path, con
     assert [entry.name for entry in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [("none/out.jsonl", "No such file or directory"), (".", "regular file"), ("/dev/full", "regular file")],
+)
+def test_a_place_that_takes_no_records_is_refused_by_name(tmp_path: Path, path: str, says: str) -> None:
+    with pytest.raises(SetupError, match=says) as refused, BatchFile(tmp_path / path):
+        pass
+    assert str(tmp_path / path) in refused.value.message
+
+
+def test_a_full_disk_is_said_in_one_line(tmp_path: Path) -> None:
+    with (  # and closing it does not fail once more
+        pytest.raises(SetupError, match=r"out.jsonl: cannot be written: No space left on device"),
+        BatchFile(tmp_path / "out.jsonl") as output,
+    ):
+        output._file.close()
+        output._file = Path("/dev/full").open("ab")  # noqa: SIM115 -- the batch file closes it
+        output.append({"id": 1})
+
+
 @pytest.mark.parametrize("content", ["", '{"id":1,"error":{}}\n'])
 def test_two_runs_cannot_write_to_one_file(tmp_path: Path, content: str) -> None:
     path = tmp_path / "out.jsonl"

@@ -11,7 +11,7 @@ from serving.errors import EngineUnavailableError, OverloadedError
 from serving.generation.chat_format import ChatFormat
 from serving.generation.generator import Generator
 from serving.generation.tokenizer import Tokenizer
-from serving.offline import BatchGenerator
+from serving.offline import PATIENCE_SECONDS, BatchGenerator
 from tests.fakes.engine import Script, ScriptedEngine
 from tests.serving.api.conftest import MODEL, WINDOW, chat_format, tokenizer  # noqa: F401 -- fixtures
 
@@ -149,6 +149,28 @@ async def test_a_full_queue_is_waited_for(batch: Batch) -> None:
     records = await batch.run({"prompt": "a"})
     assert records[0]["choices"][0]["text"] == "ok."
     assert len(batch.engine.requests) == 2
+
+
+class SteppedClock:
+    """Half of the patience passes between two looks at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += PATIENCE_SECONDS / 2
+        return self.now
+
+
+async def test_a_line_that_is_always_refused_fails_once_nothing_else_is_answered(batch: Batch) -> None:
+    full = Script(token_ids=[], raises=OverloadedError("never enough room", retry_after=0.0))
+    batch.engine.script_for = lambda request: full
+    lines = [b'{"id": 1, "prompt": "a"}', b'{"id": 2, "prompt": "a"}']
+    runs = BatchGenerator(batch.generator, concurrency=1, now=SteppedClock()).run(lines)
+    async with asyncio.timeout(120):
+        records = [record async for record in runs]
+    assert [record["id"] for record in records] == [1, 2]
+    assert {record["error"]["message"] for record in records} == {"never enough room"}
 
 
 async def test_a_lost_engine_ends_the_run(batch: Batch) -> None:

@@ -5,9 +5,11 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from serving.batch_file import BatchFile
+from serving.cli import main
 from serving.commands.generate import write_all
 from serving.generation.chat_format import ChatFormat
 from serving.generation.generator import Generator
@@ -37,3 +39,14 @@ async def test_a_second_run_adds_what_the_first_did_not_finish(
     assert sorted(record["id"] for record in records if "choices" in record) == list(range(10))
     assert "line 11: the body must be a JSON object" in out.getvalue()
     assert len(engine.requests) == 9
+
+
+def test_the_input_is_never_taken_for_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"id": 1, "prompt": "x"}\n{"id": 2, "prompt": "the last line has no end"}')
+    before = source.read_bytes()
+    (tmp_path / "link.jsonl").symlink_to(source)
+    for output in (source, tmp_path / "link.jsonl"):
+        assert main(["generate", "demo", f"--input={source}", f"--output={output}"]) == 78
+        assert "it is the input" in capsys.readouterr().err
+    assert source.read_bytes() == before
