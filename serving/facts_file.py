@@ -68,6 +68,14 @@ def make_private(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
+def refuse_other_database(connection: sqlite3.Connection, path: Path, table: str, *, kind: str, setting: str) -> None:
+    """Before anything is done to a file that a slip of the pen may have named. Raises ConfigError where it is another's
+    database, sqlite3.Error where it is none."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and table not in tables:
+        raise ConfigError(f"{path}: not a {kind}: it has {', '.join(sorted(tables))}", param=setting)
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
     """All of the block or nothing, of a connection that begins none by itself."""

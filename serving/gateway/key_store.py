@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.errors import ConfigError, NotFoundError
-from serving.facts_file import make_private
+from serving.facts_file import make_private, refuse_other_database
 from serving.gateway.api_key import ApiKey, hash_secret, new_key, new_secret, same_hash
 from serving.gateway.principal import Scope
 
@@ -58,7 +58,7 @@ class KeyStore:
         try:
             make_private(path)
             self._db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-            _check_kind(self._db, path)  # before anything is done to a file that a slip of the pen may have named
+            refuse_other_database(self._db, path, "keys", kind="database of keys", setting="auth.keys")
             path.chmod(0o600)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(_SCHEMA)
@@ -133,10 +133,3 @@ def _record(row: sqlite3.Row) -> KeyRecord:
         disabled=bool(row["disabled"]),
         rotating_until=row["old_expires"],
     )
-
-
-def _check_kind(database: sqlite3.Connection, path: Path) -> None:
-    """Raises ConfigError where the file is another's database, sqlite3.Error where it is none."""
-    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if tables and "keys" not in tables:
-        raise ConfigError(f"{path}: not a database of keys: it has {', '.join(sorted(tables))}", param="auth.keys")

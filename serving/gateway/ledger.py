@@ -17,7 +17,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from serving.errors import ConfigError
-from serving.facts_file import make_private
+from serving.facts_file import make_private, refuse_other_database
 from serving.observability.logs import log_event
 
 WRITE_EVERY_SECONDS = 1.0
@@ -142,6 +142,7 @@ def open_ledger(path: Path) -> sqlite3.Connection:
     try:
         make_private(path)  # who asks how much is nobody else's to read
         database = sqlite3.connect(path, timeout=_BUSY_SECONDS)
+        refuse_other_database(database, path, "usage", kind="usage ledger", setting="usage.ledger")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute(_SCHEMA)
         database.execute(_INDEX)

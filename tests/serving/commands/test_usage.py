@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from serving.cli import main
+from serving.gateway.key_store import KeyStore
 from serving.gateway.ledger import Ledger, UsageRow
 
 
@@ -37,6 +38,15 @@ def test_sums_are_csv_and_rows_are_json_lines_of_the_time_and_tenant_asked_for(
     assert main(["usage", f"--ledger={ledger}", *asked]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["time"] == 1_767_312_000.0
+
+
+def test_another_database_is_refused_and_left_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = tmp_path / "keys.sqlite"
+    KeyStore(keys).close()
+    before = keys.read_bytes()
+    assert main(["usage", f"--ledger={keys}"]) == 78
+    assert "not a usage ledger: it has keys" in capsys.readouterr().err
+    assert keys.read_bytes() == before
 
 
 def test_a_ledger_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
