@@ -75,7 +75,7 @@ def deployment_from(args: argparse.Namespace) -> Deployment:
     deployment = load_deployment(path_of_deployment(args.deployment)) if args.model is None else _of_model(args.model)
     deployment = dataclasses.replace(
         deployment,
-        name=args.served_model_name or deployment.name,
+        name=deployment.name if args.served_model_name is None else args.served_model_name,
         model=dataclasses.replace(deployment.model, **_given(args, _MODEL_FLAGS)),
         engine=dataclasses.replace(deployment.engine, **_given(args, _ENGINE_FLAGS)),
         server=dataclasses.replace(deployment.server, **_given(args, _SERVER_FLAGS)),

@@ -45,6 +45,11 @@ def test_flags_win_over_the_file_and_the_rest_stays(file: Path) -> None:
     assert (found.engine.max_model_len, found.engine.max_num_seqs, found.engine.max_waiting) == (64, 4, 9)
 
 
+def test_a_name_that_is_empty_is_refused_and_not_taken_for_none(file: Path) -> None:
+    with pytest.raises(ConfigError, match="name must not be empty"):
+        deployment_from(parsed(str(file), "--served-model-name="))
+
+
 def test_the_weights_of_a_deployment_may_lie_elsewhere(file: Path, tmp_path: Path) -> None:
     args = parsed(str(file), "--checkpoint", str(tmp_path))
     assert deployment_from(args).model.checkpoint == tmp_path
