@@ -2,7 +2,9 @@
 
 import argparse
 import datetime
+import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -85,11 +87,34 @@ def id_range(text: str) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def svg(text: str) -> Path:
+def http_url(text: str) -> str:
+    """An address that requests can be sent below."""
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket without its other
+        is_one = False
+    if not is_one or not text.isprintable() or " " in text:
+        raise argparse.ArgumentTypeError(f"must be an address such as http://127.0.0.1:8000, not {text!r}")
+    return text
+
+
+def new_file(text: str) -> Path:
+    """What is written at the end of a long run: what would keep it from that is said before."""
     path = Path(text)
-    if path.suffix != ".svg":
-        raise argparse.ArgumentTypeError(f"must end in .svg, the one format that is drawn, not {text!r}")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no directory {path.parent}")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a directory")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path} cannot be written")
     return path
+
+
+def svg(text: str) -> Path:
+    if Path(text).suffix != ".svg":
+        raise argparse.ArgumentTypeError(f"must end in .svg, the one format that is drawn, not {text!r}")
+    return new_file(text)
 
 
 def _at_least(text: str, least: int) -> int:

@@ -3,13 +3,13 @@
 import argparse
 import asyncio
 import dataclasses
-from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
 from serving.bench import offline
 from serving.bench.workload import Workload
+from serving.commands.argument_types import new_file
 from serving.commands.deployment_flags import add_deployment_flags, deployment_from
 from serving.commands.progress_bar import progress_bar
 from serving.commands.workload_flags import add_workload_flags, measured_items, warm_up_items, workload_from
@@ -23,7 +23,7 @@ _WARMUPS = 2
 def add_parser(parser: argparse.ArgumentParser) -> None:
     add_deployment_flags(parser, server=False)
     add_workload_flags(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
+    parser.add_argument("--json", type=new_file, metavar="FILE", help="write every number")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import os
-from pathlib import Path
 
 import msgspec
 import uvloop
@@ -15,7 +14,7 @@ from serving.bench.stream_client import StreamClient
 from serving.bench.summary import Slo, summarize
 from serving.bench.target import Target
 from serving.bench.workload import Workload
-from serving.commands.argument_types import count, count_or_none, json_object, positive, svg
+from serving.commands.argument_types import count, count_or_none, http_url, json_object, new_file, positive, svg
 from serving.commands.progress_bar import progress_bar
 from serving.commands.workload_flags import add_workload_flags, measured_items, warm_up_items, workload_from
 from serving.errors import EngineError
@@ -27,7 +26,9 @@ _MOST_WARMUPS = 8
 
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", required=True, help=f"http://host:port; {_API_KEY} holds the key, where one is needed")
+    parser.add_argument(
+        "--url", type=http_url, required=True, help=f"http://host:port; {_API_KEY} holds the key, where one is needed"
+    )
     parser.add_argument("--model", required=True, help="the model id that the server knows")
     add_workload_flags(parser)
     pace = parser.add_mutually_exclusive_group()
@@ -43,7 +44,7 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=positive, default=600.0, metavar="S", help="for one request (default: 600)")
     parser.add_argument("--slo-ttft-ms", type=positive, metavar="MS", help="objective for the first token")
     parser.add_argument("--slo-itl-ms", type=positive, metavar="MS", help="objective for the mean time between tokens")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
+    parser.add_argument("--json", type=new_file, metavar="FILE", help="write every number")
     parser.add_argument("--picture", type=svg, metavar="FILE.svg", help="draw the distributions and the throughput")
 
 

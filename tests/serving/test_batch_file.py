@@ -74,13 +74,11 @@ def test_a_place_that_takes_no_records_is_refused_by_name(tmp_path: Path, path: 
 
 
 def test_a_full_disk_is_said_in_one_line(tmp_path: Path) -> None:
-    with (  # and closing it does not fail once more
-        pytest.raises(SetupError, match=r"out.jsonl: cannot be written: No space left on device"),
-        BatchFile(tmp_path / "out.jsonl") as output,
-    ):
+    with BatchFile(tmp_path / "out.jsonl") as output:  # whose end does not fail once more
         output._file.close()
         output._file = Path("/dev/full").open("ab")  # noqa: SIM115 -- the batch file closes it
-        output.append({"id": 1})
+        with pytest.raises(SetupError, match=r"out.jsonl: cannot be written: No space left on device"):
+            output.append({"id": 1})
 
 
 @pytest.mark.parametrize("content", ["", '{"id":1,"error":{}}\n'])

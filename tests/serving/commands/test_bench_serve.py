@@ -96,3 +96,17 @@ def test_a_failed_warm_up_ends_it_before_anything_is_measured(capsys: pytest.Cap
         assert main(f"bench serve --url {url} --model m --num-prompts 6 --warmups 1".split()) == 1
     assert len(server.bodies) == 1
     assert "warm-up request failed: HTTP 503: too much" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", ["bench serve --model m --url http://127.0.0.1:1 --picture", "bench offline demo --json"]
+)
+def test_a_file_that_could_not_be_written_is_refused_before_the_run(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d.svg").mkdir()
+    for path, says in ((tmp_path / "none" / "x.svg", "there is no directory"), (tmp_path / "d.svg", "is a directory")):
+        with pytest.raises(SystemExit) as refused:
+            main([*command.split(), str(path)])
+        assert refused.value.code == 2
+        assert says in capsys.readouterr().err
