@@ -31,11 +31,17 @@ class StreamClient:
     def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
         """`url`: http://host:port with an optional path, to which each request's path is added. Raises RequestError."""
         parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            raise RequestError(
+                f"{url!r} is not an http:// or https:// address: its port is no number", param="url"
+            ) from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RequestError(f"{url!r} is not an http:// or https:// address", param="url")
         self._host = parts.hostname
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._port = parts.port or (443 if self._tls else 80)
+        self._port = port or (443 if self._tls else 80)
         self._prefix = parts.path.rstrip("/")
         lines = {
             "host": parts.netloc.rpartition("@")[2],

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from serving.commands.argument_types import http_url
 from serving.errors import EngineUnavailableError, RequestError
 
 _CONNECT_SECONDS = 10.0  # an operation itself may take minutes: weights are read in it
@@ -13,7 +14,11 @@ _CONNECT_SECONDS = 10.0  # an operation itself may take minutes: weights are rea
 
 def add_admin_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--url", required=True, metavar="URL", help="of the admin listener (admin.port), such as http://127.0.0.1:8001"
+        "--url",
+        type=http_url,
+        required=True,
+        metavar="URL",
+        help="of the admin listener (admin.port), such as http://127.0.0.1:8001",
     )
 
 
@@ -44,7 +49,10 @@ class AdminClient:
         except (httpx.TransportError, httpx.UnsupportedProtocol) as error:
             raise EngineUnavailableError(f"no server can be reached at {self._http.base_url}: {error}") from error
         if reply.status_code == 200:
-            return reply.json()
+            try:
+                return reply.json()
+            except ValueError:
+                raise RequestError(f"{self._http.base_url}: no admin listener of weft answers there") from None
         try:
             message = str(reply.json()["error"]["message"])
         except (ValueError, KeyError, TypeError):

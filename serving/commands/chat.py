@@ -3,11 +3,13 @@
 /system TEXT  begins anew under this system message     /save FILE  writes the conversation as JSON
 /reset        begins anew                                /quit       ends, as does Ctrl-D
 
-Ctrl-C stops the answer.
+Ctrl-C stops the answer. Where lines come from a file or a pipe, the exit code is 1 if one was not answered.
 """
 
 import argparse
+import io
 import os
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import httpx
 import msgspec
 from rich.console import Console
 
+from serving.commands.argument_types import http_url
 from serving.commands.chat_client import ChatClient
 from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
 from serving.commands.own_server import own_server
@@ -28,7 +31,9 @@ _SHOWN = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127,
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
     add_deployment_flags(parser, server=False)
-    parser.add_argument("--url", help=f"of a running server (default: {DEFAULT_URL}, where nothing else is given)")
+    parser.add_argument(
+        "--url", type=http_url, help=f"of a running server (default: {DEFAULT_URL}, where nothing else is given)"
+    )
     parser.add_argument("--system", metavar="TEXT", help="the system message")
 
 
@@ -38,17 +43,24 @@ def run(args: argparse.Namespace) -> int:
         return _chat_at(args.url or DEFAULT_URL, args.system, console)
     if args.url is not None:
         raise RequestError("give --url or a deployment, not both", param="url")
-    host = deployment_from(args).server.host
-    with own_server(deployment_arguments(args), host, console) as url:
-        return _chat_at(url, args.system, console)
+    server = deployment_from(args).server
+    if server.tls is not None:
+        raise RequestError(
+            "a deployment with server.tls is not chatted with by itself: serve it, and give --url", param="url"
+        )
+    with own_server(deployment_arguments(args), server.host, console) as url:
+        return _chat_at(url, args.system, console, by_proxy=False)
 
 
-def _chat_at(url: str, system: str | None, console: Console) -> int:
+def _chat_at(url: str, system: str | None, console: Console, *, by_proxy: bool = True) -> int:
+    """`by_proxy`: by the one that the environment names, if any."""
     key = os.environ.get(_API_KEY)
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(10, read=None)) as http:
-        Chat(ChatClient(http), console, system).run()
-    return 0
+    timeout = httpx.Timeout(10, read=None)
+    with httpx.Client(base_url=url, headers=headers, timeout=timeout, trust_env=by_proxy) as http:
+        chat = Chat(ChatClient(http), console, system)
+        chat.run()
+    return 1 if chat.failed and not sys.stdin.isatty() else 0
 
 
 class Chat:
@@ -56,12 +68,15 @@ class Chat:
 
     def __init__(self, client: ChatClient, console: Console, system: str | None = None) -> None:
         self.messages: list[dict[str, str]] = []
+        self.failed = False  # a line was not answered, or not to its end
         self._client = client
         self._console = console
         self._reset(system)
 
     def run(self) -> None:
         """Until /quit or the end of the input. Raises WeftError where the server cannot be talked to at all."""
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # no JSON can carry bytes that are no text
         self._console.print(f"{self._client.model()}; /quit ends, /help says more", style="dim")
         while True:
             try:
@@ -114,6 +129,7 @@ class Chat:
             self._console.print(" [stopped]", style="dim", markup=False, end="")
         except WeftError as error:
             self._console.print(f"\n{error.message}", style="red", markup=False)
+            self.failed = True
             return
         self._console.print()
         self.messages += [asked, {"role": "assistant", "content": "".join(parts)}]

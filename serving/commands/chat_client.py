@@ -24,7 +24,10 @@ class ChatClient:
             except httpx.TransportError as error:
                 raise _unreachable(self._http, error) from error
             _check(reply.status_code, reply.content)
-            self._model = str(reply.json()["data"][0]["id"])
+            try:
+                self._model = str(reply.json()["data"][0]["id"])
+            except (ValueError, LookupError, TypeError):
+                raise RequestError(f"{self._http.base_url}: the server there names no model at /v1/models") from None
         return self._model
 
     def stream(self, messages: Sequence[dict[str, str]]) -> Generator[str, None, None]:

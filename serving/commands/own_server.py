@@ -9,6 +9,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
 import httpx
 from rich.console import Console
@@ -33,7 +35,7 @@ def own_server(
     """
     port = _free_port(host)
     command = [*program, *deployment_arguments, f"--port={port}"]
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, _signals_raised():
         # A session of its own: Ctrl-C stops an answer, not the server.
         # It is for this command alone, which is asked for no key.
         environment = {name: value for name, value in os.environ.items() if name != API_KEY_VARIABLE}
@@ -60,9 +62,27 @@ def own_server(
                 server.wait()
 
 
+@contextmanager
+def _signals_raised() -> Iterator[None]:
+    """SIGTERM, and the SIGHUP of a terminal that is closed, would end this process at once, and leave a server behind
+    that nobody knows of. Here they are SystemExit, with the code that shells give such an end."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health/ready").status_code == 200
+        return httpx.get(f"{url}/health/ready", trust_env=False).status_code == 200  # no proxy leads to this machine
     except httpx.TransportError:
         return False
 

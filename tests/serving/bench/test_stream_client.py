@@ -121,7 +121,7 @@ async def test_nobody_listening_is_an_os_error() -> None:
         await StreamClient(f"http://127.0.0.1:{port}").post("/", b"{}", collect([]))
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://"])
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://", "http://x:port", "http://x:99999"])
 def test_an_address_that_is_not_http_is_refused(url: str) -> None:
     with pytest.raises(RequestError, match="is not an http"):
         StreamClient(url)

@@ -13,7 +13,7 @@ from rich.console import Console
 from serving.cli import main
 from serving.commands.chat import Chat
 from serving.commands.chat_client import ChatClient
-from serving.errors import EngineUnavailableError
+from serving.errors import EngineUnavailableError, RequestError
 
 
 class Server(httpx.BaseTransport):
@@ -149,6 +149,48 @@ def test_a_server_that_cannot_be_reached_is_said_at_once() -> None:
     client = ChatClient(httpx.Client(transport=Nobody(), base_url="http://weft"))
     with pytest.raises(EngineUnavailableError, match=r"no server can be reached at http://weft: refused"):
         client.model()
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"data": []}', b'{"object": "list"}', b"[]"])
+def test_a_server_that_names_no_model_is_said_in_one_line(body: bytes) -> None:
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
+    client = ChatClient(httpx.Client(transport=transport, base_url="http://weft"))
+    with pytest.raises(RequestError, match="http://weft: the server there names no model"):
+        client.model()
+
+
+def test_bytes_that_are_no_text_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Talk(["yes"])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi \xff\n"), encoding="utf-8"))
+    talk.chat.run()
+    assert talk.server.bodies[0]["messages"] == [user("hi \N{REPLACEMENT CHARACTER}")]
+
+
+@pytest.mark.parametrize(("script", "code"), [(["yes"], 0), (503, 1)])
+def test_lines_from_a_pipe_that_are_not_answered_are_a_failure(
+    monkeypatch: pytest.MonkeyPatch, script: Any, code: int
+) -> None:
+    server, real = Server(script), httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **given: real(**given, transport=server))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi\n"), encoding="utf-8"))
+    assert main(["chat", "--url", "http://weft"]) == code
+
+
+@pytest.mark.parametrize("command", ["chat --url {}", "operate --url {} state", "bench serve --model m --url {}"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://x:port", "http://[::1", "http://a b"])
+def test_a_url_that_is_none_is_refused_by_its_flag(command: str, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main([word.format(url) for word in command.split()])
+    assert refused.value.code == 2
+    assert "argument --url: must be an address such as" in capsys.readouterr().err
+
+
+def test_a_deployment_with_tls_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The server of one's own would be asked over HTTP, and never be ready."""
+    file = tmp_path / "d.toml"
+    file.write_text('name = "d"\nmodel = {checkpoint = "."}\n[server.tls]\ncertificate = "c"\nkey = "k"\n')
+    assert main(["chat", str(file)]) == 1
+    assert "server.tls" in capsys.readouterr().err
 
 
 def test_a_url_and_a_deployment_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
