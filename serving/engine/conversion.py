@@ -20,3 +20,5 @@ def convert_checkpoint(
         checkpoint.convert(source, target, dtype, progress=progress)
     except ModelCheckpointError as error:
         raise CheckpointError(str(error)) from error
+    except OSError as error:  # no such place, no right to write there, a full disk
+        raise CheckpointError(f"{error.filename or target}: {error.strerror or error}") from error
