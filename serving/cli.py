@@ -36,8 +36,8 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code. argparse ends the process with 2 for a flag that does not exist."""
     argv = sys.argv[1:] if argv is None else argv
-    args = build_parser(argv[0] if argv else None).parse_args(argv)
-    try:
+    try:  # also around the imports of the command, which are most of a second
+        args = build_parser(argv[0] if argv else None).parse_args(argv)
         code = args.run(args)
         sys.stdout.flush()  # here, where it may fail
         return code

@@ -23,6 +23,14 @@ def test_help_lists_the_commands_and_not_the_processes(capsys: pytest.CaptureFix
     assert "\n    engine" not in shown
 
 
+def test_ctrl_c_while_a_command_is_imported_is_an_end_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    assert main(["serve", "demo"]) == EXIT_INTERRUPTED
+
+
 @pytest.mark.parametrize("command", ["serve", "chat", "generate", "bench", "convert", "engine", "api"])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
