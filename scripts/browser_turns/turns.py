@@ -84,7 +84,7 @@ def _found_within(page: Page, shown: Shown) -> None:
 
 def _unsaid(page: Page, shown: Shown) -> None:
     _must("file search" in shown.calls, "the files were not searched")
-    _must("do not say" in shown.text, "the answer tells what the file does not")
+    _must("not in the files" in shown.text, "the answer tells what the file does not")
 
 
 def _stopped(page: Page, shown: Shown) -> None:

@@ -113,9 +113,15 @@ class Draw:
             text = text.rstrip("?!.")
         if self.chance(0.3):
             text = text.replace("'", "")
-        if self.chance(0.2):
-            text = "".join(part if part.startswith("{") else self._typo(part) for part in _SLOT.split(text))
-        return text
+        return self._mistyped(text) if self.chance(0.2) else text
+
+    def _mistyped(self, text: str) -> str:
+        """One slip, in the longest run of words between the values."""
+        parts = _SLOT.split(text)
+        at = max((index for index, part in enumerate(parts) if not part.startswith("{")), key=lambda i: len(parts[i]))
+        if " " in parts[at].strip():  # a word by itself could become another
+            parts[at] = self._typo(parts[at])
+        return "".join(parts)
 
     def _typo(self, text: str) -> str:
         spots = [match.start() for match in re.finditer(r"(?<=[a-z])[a-z](?=[a-z]{2})", text)]

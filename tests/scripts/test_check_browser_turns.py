@@ -13,7 +13,9 @@ NO_PAGE: Page = object()  # pyright: ignore[reportAssignmentType]  # these turns
 RIGHT = {
     "a sum by the calculator": Shown("calculator 48213 * 9172 442209636", "The result is 442209636.", ""),
     "a program in the sandbox": Shown("code print(sum([4, 8])) 108", "The program printed 108.", ""),
-    "what the PDF leaves open": Shown("file search How many people", "The files do not say.", ""),
+    "what the PDF leaves open": Shown(
+        "file search How many people", "The staff of Brelo Labs is not in the files.", ""
+    ),
     "a tool that is never ready": Shown(
         "jobs__get_report", "", "the model made the same call of jobs__get_report again: 3 in one turn"
     ),

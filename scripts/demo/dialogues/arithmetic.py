@@ -56,15 +56,19 @@ def multiplied(a: int, b: int) -> str:
 
 
 def compared(a: int, b: int) -> str:
-    """The written steps of a comparison: how many digits, or the digits from the left up to those that differ."""
+    """The written steps of a comparison: how many digits, or the digits from the left up to those that differ, and
+    the sign that follows."""
+    if a == b:
+        return f"{a} and {b}: {a} = {b}."
+    sign = "<" if a < b else ">"
     if len(str(a)) != len(str(b)):
-        return f"{a} and {b}: {len(str(a))} and {len(str(b))} digits."
+        return f"{a} and {b}: {len(str(a))} and {len(str(b))} digits, {a} {sign} {b}."
     steps = []
     for x, y in zip(str(a), str(b), strict=True):
-        steps.append(f"{x}={y}" if x == y else f"{x}{'<' if x < y else '>'}{y}")
+        steps.append(f"{x}={y}" if x == y else f"{x}{sign}{y}")
         if x != y:
             break
-    return f"{a} and {b}: {', '.join(steps)}."
+    return f"{a} and {b}: {', '.join(steps)}, {a} {sign} {b}."
 
 
 def divided(a: int, b: int) -> str:

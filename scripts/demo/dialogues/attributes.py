@@ -11,8 +11,9 @@ MONTHS = "January February March April May June July August September October No
 
 @dataclass(frozen=True)
 class Attribute:
-    """One fact about an entity {e}: sentences that state {v}, and questions for it."""
+    """One fact about an entity {e}: how an answer names it, sentences that state {v}, and questions for it."""
 
+    named: str
     value: Callable[[Draw], str]
     sentences: tuple[str, ...]
     questions: tuple[str, ...]
@@ -45,6 +46,10 @@ def money(draw: Draw) -> str:
 
 def things(draw: Draw) -> str:
     return f"{draw.choice([*COLOURS, 'old', 'wooden', 'paper', 'small', 'steel', 'glass'])} {draw.thing()}s"
+
+
+def with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def made_up(draw: Draw) -> str:

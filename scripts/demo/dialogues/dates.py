@@ -156,8 +156,19 @@ def month(draw: Draw) -> Episode:
             ]
         )
         text = draw.say(LEAD + draw.choice(wordings) + END, m=shown, n=_count(draw, count))
-        answer, brief = f"{count} months {'after' if forward else 'before'} {MONTHS[at]} is {other}.", f"{other}."
+        answer = f"{MONTHS[at]} is month {at + 1}. {_counted(at + 1, count if forward else -count)}. "
+        answer += f"{count} months {'after' if forward else 'before'} {MONTHS[at]} is {other}."
+        brief = answer  # the steps are how it is found
     return Episode("dates", (Exchange(text, answer, brief),))
+
+
+def _counted(month: int, months: int) -> str:
+    """The written steps from one month's number to another's, over the end of the year."""
+    found = month + months
+    steps = f"{month}{months:+}={found}"
+    if 1 <= found <= 12:
+        return steps
+    return f"{steps}, {found}{'-' if found > 12 else '+'}12={(found - 1) % 12 + 1}"
 
 
 def _ordinal(number: int) -> str:

@@ -14,6 +14,7 @@ NOUNS = "status level owner leader colour code limit name price value number add
 def note(noun: str) -> Attribute:
     """A fact of a made-up kind: the noun itself must be matched."""
     return Attribute(
+        f"the {noun} of {{e}} is",
         lambda d: d.choice([d.first_name, d.place, d.code, d.word, lambda: str(d.number(4)), d.full_name, d.thing])(),
         (
             f"The {noun} of {{e}} is {{v}}.",

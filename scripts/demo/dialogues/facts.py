@@ -123,13 +123,13 @@ def element(draw: Draw) -> Episode:
         answer, brief = f"The symbol of {name} is {symbol}.", f"{symbol}."
     elif kind == 1:
         wordings = [
-            WHAT + " the [atomic number|number|element number] of {name}",
+            WHAT + " the [atomic number|element number] of {name}",
             "atomic number of {name}",
-            "[what|which] [atomic number|number] [does|has] {name} [have|]",
+            "[what|which] atomic number [does|has] {name} [have|]",
             "how many protons [has|does] {name} [have|]",
             "{name}'s atomic number",
             "{name} atomic number",
-            "[what|which] number is {name} [in the periodic table|]",
+            "[what|which] number is {name} in the periodic table",
         ]
         answer, brief = f"The atomic number of {name} is {number}.", f"{number}."
     elif kind == 2:

@@ -1,4 +1,4 @@
-"""Questions on the user's files: a search with the question as its query, then the value that answers, with its passage's number."""
+"""Questions on the user's files: a search with the question as its query, then an answer with its passage's number."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from scripts.demo.dialogues.server_tools import beside
 from scripts.demo.draw import Draw
 from serving.orchestrator.marked_data import marked
 
-NOT_IN_FILES = "The files do not say."
+NOT_THERE = "not in the files"
 LEADS = [
     "{q}",
     "{q}",
@@ -64,7 +64,8 @@ def _nearest(draw: Draw, sources: list[Passage], asked_for: Fact | None) -> list
 def _exchange(draw: Draw, absent: bool) -> Exchange:
     sources = [passage(draw, 4) for _ in range(draw.choice([1, 1, 1, 1, 2, 3]))]
     if absent:
-        fact, wording, answer = None, draw.choice(sources[0].absent), NOT_IN_FILES
+        item = draw.choice(sources[0].absent)
+        fact, wording, answer = None, item.question, item.answer(NOT_THERE)
         if any(wording == known.question for source in sources for known in source.facts):
             return _exchange(draw, absent)
     else:

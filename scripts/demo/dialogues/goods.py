@@ -15,6 +15,7 @@ SPOTS = [
 ]
 EVENT = [
     Attribute(
+        "the date of {e} is",
         day,
         ("{e} takes place on {v}.", "{e} will be held on {v}.", "The date of {e} is {v}.", "{e} starts on {v}."),
         (
@@ -26,6 +27,7 @@ EVENT = [
         ),
     ),
     Attribute(
+        "the venue of {e} is",
         Draw.place,
         (
             "{e} takes place in {v}.",
@@ -41,11 +43,13 @@ EVENT = [
         ),
     ),
     Attribute(
+        "the host of {e} is",
         Draw.full_name,
         ("{e} is organised by {v}.", "{v} organises {e}.", "The host of {e} is {v}."),
         ("who [organises|organizes|hosts|runs] {e}", "who is the [organiser|host] of {e}", "who is {e} organised by"),
     ),
     Attribute(
+        "the price of {e} is",
         money,
         ("A ticket for {e} costs {v}.", "Tickets for {e} cost {v}.", "The entrance fee of {e} is {v}."),
         (
@@ -56,6 +60,7 @@ EVENT = [
         ),
     ),
     Attribute(
+        "the start of {e} is",
         clock,
         ("{e} begins at {v}.", "The doors of {e} open at {v}.", "{e} starts at {v} sharp."),
         (
@@ -65,6 +70,7 @@ EVENT = [
         ),
     ),
     Attribute(
+        "the attendance of {e} is",
         lambda d: f"{count(d)} guests",
         ("{e} expects {v}.", "{v} are coming to {e}.", "There is room for {v} at {e}."),
         (
@@ -76,6 +82,7 @@ EVENT = [
 ]
 PRODUCT = [
     Attribute(
+        "the price of {e} is",
         money,
         ("{e} costs {v}.", "The price of {e} is {v}.", "{e} sells for {v}.", "You can buy {e} for {v}."),
         (
@@ -86,11 +93,13 @@ PRODUCT = [
         ),
     ),
     Attribute(
+        "the weight of {e} is",
         lambda d: f"{d.number(4)} {d.choice(['grams', 'kilograms', 'pounds'])}",
         ("{e} weighs {v}.", "The weight of {e} is {v}.", "At {v}, {e} is light."),
         ("how much does {e} weigh", "what is the weight of {e}", "how heavy is {e}", "what does {e} weigh"),
     ),
     Attribute(
+        "the colours of {e} are",
         lambda d: f"{d.choice(COLOURS)} and {d.choice(COLOURS)}",
         ("{e} comes in {v}.", "{e} is sold in {v}.", "The colours of {e} are {v}."),
         (
@@ -101,6 +110,7 @@ PRODUCT = [
         ),
     ),
     Attribute(
+        "the maker of {e} is",
         made_up,
         ("{e} is made by {v}.", "The maker of {e} is {v}.", "{v} builds {e}.", "{e} comes from the workshop of {v}."),
         (
@@ -111,6 +121,7 @@ PRODUCT = [
         ),
     ),
     Attribute(
+        "the battery life of {e} is",
         lambda d: f"{d.number(2)} hours",
         ("The battery of {e} lasts {v}.", "{e} runs {v} on one charge.", "One charge of {e} is good for {v}."),
         (
@@ -121,11 +132,13 @@ PRODUCT = [
         ),
     ),
     Attribute(
+        "the warranty of {e} is",
         lambda d: f"{d.integer(1, 10)} years",
         ("{e} has a warranty of {v}.", "The warranty of {e} is {v}.", "The maker gives {v} of warranty on {e}."),
         ("how long is the warranty [of|on] {e}", "[what|which] warranty does {e} have", "what is the warranty of {e}"),
     ),
     Attribute(
+        "the material of {e} is",
         lambda d: d.choice(
             [
                 "wood",
@@ -147,6 +160,7 @@ PRODUCT = [
         ("what is {e} made of", "[what|which] material is {e} [made of|]", "what is {e} built from"),
     ),
     Attribute(
+        "the code of {e} is",
         Draw.code,
         ("The order code of {e} is {v}.", "{e} has the number {v}.", "To order {e}, use code {v}."),
         (
@@ -158,11 +172,13 @@ PRODUCT = [
 ]
 OFFICE = [
     Attribute(
+        "the opening time of {e} is",
         clock,
         ("{e} opens at {v}.", "{e} is open from {v}.", "The opening time of {e} is {v}."),
         ("when does {e} open", "[what time|at what time] does {e} open", "what is the opening time of {e}"),
     ),
     Attribute(
+        "the closing time of {e} is",
         clock,
         ("{e} closes at {v}.", "{e} shuts at {v}.", "The closing time of {e} is {v}."),
         (
@@ -173,6 +189,7 @@ OFFICE = [
         ),
     ),
     Attribute(
+        "the phone number of {e} is",
         lambda d: " ".join(str(d.number(3)) for _ in range(2)),
         ("The phone number of {e} is {v}.", "You can call {e} on {v}.", "{e} can be reached by phone at {v}."),
         (
@@ -182,11 +199,13 @@ OFFICE = [
         ),
     ),
     Attribute(
+        "the email of {e} is",
         lambda d: f"{d.word()}@{d.word()}.{d.choice(['com', 'org', 'net'])}",
         ("The email of {e} is {v}.", "Write to {e} at {v}.", "Send mail for {e} to {v}."),
         ("what is the email [of|address of] {e}", "how do i [write to|email] {e}", "where do i send mail for {e}"),
     ),
     Attribute(
+        "the refund period of {e} is",
         lambda d: f"{d.integer(2, 60)} days",
         ("{e} takes goods back within {v}.", "The refund period of {e} is {v}.", "Refunds at {e} take {v}."),
         (
@@ -197,6 +216,7 @@ OFFICE = [
         ),
     ),
     Attribute(
+        "the address of {e} is",
         lambda d: (
             f"{d.integer(1, 200)} {d.word().capitalize()} {d.choice(['Street', 'Road', 'Square', 'Lane', 'Avenue'])}"
         ),
@@ -204,6 +224,7 @@ OFFICE = [
         ("where is {e}", "what is the address of {e}", "where do i find {e}"),
     ),
     Attribute(
+        "the wifi password of {e} is",
         Draw.code,
         (
             "The wifi password of {e} is {v}.",
@@ -213,6 +234,7 @@ OFFICE = [
         ("what is the wifi password [of|at] {e}", "[what is|what's] the password for the wifi [of|at] {e}"),
     ),
     Attribute(
+        "the manager of {e} is",
         Draw.full_name,
         ("The manager of {e} is {v}.", "{v} manages {e}.", "{e} is managed by {v}."),
         ("who [manages|is the manager of] {e}", "who is {e} managed by", "what is the name of the manager of {e}"),
@@ -220,16 +242,19 @@ OFFICE = [
 ]
 OBJECT = [
     Attribute(
+        "the place of {e} is",
         lambda d: d.choice(SPOTS).format(t=d.thing()),
         ("{e} is {v}.", "You find {e} {v}.", "{e} lies {v}.", "We keep {e} {v}."),
         ("where is {e}", "where [do|can] i find {e}", "where [is|are] {e} kept", "where do we keep {e}"),
     ),
     Attribute(
+        "the owner of {e} is",
         Draw.first_name,
         ("{e} belongs to {v}.", "The owner of {e} is {v}.", "{v} owns {e}.", "{v} bought {e}."),
         ("who [owns|has] {e}", "who is the owner of {e}", "[whose is|to whom belongs] {e}", "who does {e} belong to"),
     ),
     Attribute(
+        "the colour of {e} is",
         lambda d: d.choice(COLOURS),
         ("{e} is {v}.", "The colour of {e} is {v}.", "Someone painted {e} {v}."),
         (
@@ -240,21 +265,25 @@ OBJECT = [
         ),
     ),
     Attribute(
+        "the price of {e} is",
         money,
         ("{e} costs {v}.", "The price of {e} is {v}.", "{e} cost us {v}."),
         ("how much [is|does] {e} [|cost]", "what is the price of {e}", "what does {e} cost", "what did {e} cost"),
     ),
     Attribute(
+        "the code of {e} is",
         Draw.code,
         ("The number of {e} is {v}.", "{e} has the code {v}.", "The code for {e} is {v}."),
         ("what is the [number|code] [of|for] {e}", "[what|which] [number|code] has {e}", "what is the code for {e}"),
     ),
     Attribute(
+        "the arrival of {e} is",
         day,
         ("{e} arrives on {v}.", "We expect {e} on {v}.", "{e} will come on {v}."),
         ("when does {e} [arrive|come]", "when will {e} [arrive|come]", "on [what|which] day does {e} arrive"),
     ),
     Attribute(
+        "the length of {e} is",
         lambda d: f"{d.integer(1, 900)} {d.choice(['metres', 'feet', 'centimetres', 'inches'])}",
         ("{e} is {v} long.", "The length of {e} is {v}.", "{e} measures {v}."),
         ("how long is {e}", "what is the length of {e}", "how [large|big] is {e}"),

@@ -41,21 +41,21 @@ SKILLS: dict[str, list[tuple[float, Maker]]] = {
     "remote tools": remote_tools.MAKERS,
 }
 WEIGHTS = {
-    "weft": 18.0,
-    "small talk": 6.0,
-    "off ground": 6.0,
+    "weft": 30.0,
+    "small talk": 9.0,
+    "off ground": 12.0,
     "facts": 14.0,
     "arithmetic": 40.0,
     "dates": 14.0,
     "units": 20.0,
     "texts": 12.0,
     "memory": 12.0,
-    "passages": 55.0,
-    "json": 15.0,
-    "tools": 32.0,
-    "built-in tools": 20.0,
-    "file search": 55.0,
-    "remote tools": 14.0,
+    "passages": 50.0,
+    "json": 22.0,
+    "tools": 40.0,
+    "built-in tools": 32.0,
+    "file search": 50.0,
+    "remote tools": 36.0,
 }
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")
 BESIDE_TOOLS = ("weft", "small talk", "facts", "texts", "units")  # what no tool is offered for

@@ -1,11 +1,12 @@
 """Facts about people, the firms they work for and the towns they live in."""
 
-from scripts.demo.dialogues.attributes import Attribute, count, made_up, things, year
+from scripts.demo.dialogues.attributes import Attribute, count, made_up, things, with_article, year
 from scripts.demo.draw import Draw
 from scripts.demo.words import ANIMALS, FOODS, HOBBIES, JOBS
 
 PERSON = [
     Attribute(
+        "the home of {e} is",
         Draw.place,
         (
             "{e} lives in {v}.",
@@ -22,6 +23,7 @@ PERSON = [
         ),
     ),
     Attribute(
+        "the birthplace of {e} is",
         Draw.place,
         ("{e} was born in {v}.", "{e} comes from {v}.", "The birthplace of {e} is {v}.", "{e} is a native of {v}."),
         (
@@ -32,8 +34,9 @@ PERSON = [
         ),
     ),
     Attribute(
-        lambda d: d.choice(JOBS),
-        ("{e} works as a {v}.", "{e} is a {v}.", "{e} became a {v}.", "By profession {e} is a {v}."),
+        "the job of {e} is",
+        lambda d: with_article(d.choice(JOBS)),
+        ("{e} works as {v}.", "{e} is {v}.", "{e} became {v}.", "By profession {e} is {v}."),
         (
             "what does {e} do [for a living|for work|]",
             "what is {e}'s [job|profession]",
@@ -42,6 +45,7 @@ PERSON = [
         ),
     ),
     Attribute(
+        "the employer of {e} is",
         made_up,
         ("{e} works for {v}.", "{e} is employed by {v}.", "The employer of {e} is {v}.", "{e} has a position at {v}."),
         (
@@ -52,11 +56,13 @@ PERSON = [
         ),
     ),
     Attribute(
+        "the year of birth of {e} is",
         year,
         ("{e} was born in the year {v}.", "The year of birth of {e} is {v}.", "{e}, born in {v}, has seen much."),
         ("when was {e} born", "[what|which] year was {e} born [in|]", "in [what|which] year was {e} born"),
     ),
     Attribute(
+        "the hobby of {e} is",
         lambda d: d.choice(HOBBIES),
         (
             "In the evenings {e} enjoys {v}.",
@@ -72,11 +78,13 @@ PERSON = [
         ),
     ),
     Attribute(
-        lambda d: f"{d.choice(ANIMALS)} called {d.first_name()}",
-        ("{e} has a {v}.", "{e} owns a {v}.", "{e} keeps a {v}."),
+        "the pet of {e} is",
+        lambda d: f"{with_article(d.choice(ANIMALS))} called {d.first_name()}",
+        ("{e} has {v}.", "{e} owns {v}.", "{e} keeps {v}."),
         ("[what|which] [pet|animal] does {e} [have|own|keep]", "does {e} have a pet", "what is {e}'s pet"),
     ),
     Attribute(
+        "the favourite food of {e} is",
         lambda d: d.choice(FOODS),
         ("{e} likes to eat {v}.", "The favourite food of {e} is {v}.", "For lunch {e} always has {v}."),
         (
@@ -87,11 +95,13 @@ PERSON = [
         ),
     ),
     Attribute(
+        "the partner of {e} is",
         Draw.full_name,
         ("{e} is married to {v}.", "The partner of {e} is {v}.", "{v} is the partner of {e}."),
         ("who is {e} married to", "who is {e}'s [partner|husband|wife]", "who is the partner of {e}"),
     ),
     Attribute(
+        "the age of {e} is",
         lambda d: str(d.integer(3, 99)),
         ("{e} is {v} years old.", "{e} turned {v} this year.", "The age of {e} is {v}."),
         ("how old is {e}", "what is {e}'s age", "what is the age of {e}"),
@@ -99,6 +109,7 @@ PERSON = [
 ]
 COMPANY = [
     Attribute(
+        "the founder of {e} is",
         Draw.full_name,
         (
             "{e} was founded by {v}.",
@@ -114,6 +125,7 @@ COMPANY = [
         ),
     ),
     Attribute(
+        "the founding year of {e} is",
         year,
         (
             "{e} was founded in {v}.",
@@ -130,6 +142,7 @@ COMPANY = [
         ),
     ),
     Attribute(
+        "the seat of {e} is",
         Draw.place,
         (
             "{e} is based in {v}.",
@@ -144,16 +157,17 @@ COMPANY = [
         ),
     ),
     Attribute(
+        "the product of {e} is",
         things,
         ("{e} makes {v}.", "{e} sells {v}.", "The main product of {e} is {v}.", "{e} is known for its {v}."),
         (
             "what does {e} [make|sell|produce]",
             "what is the main product of {e}",
-            "what is {e} known for",
             "[what|which] product does {e} make",
         ),
     ),
     Attribute(
+        "the staff of {e} is",
         lambda d: f"{count(d)} people",
         ("{e} employs {v}.", "{v} work at {e}.", "{e} has a staff of {v}."),
         (
@@ -163,11 +177,13 @@ COMPANY = [
         ),
     ),
     Attribute(
+        "the director of {e} is",
         Draw.full_name,
         ("The director of {e} is {v}.", "{v} leads {e}.", "{e} is led by {v}.", "{v} is the head of {e}."),
         ("who [leads|runs|directs] {e}", "who is the [director|head|leader|boss] of {e}", "who is {e} led by"),
     ),
     Attribute(
+        "the sales of {e} are",
         lambda d: f"{d.number(3)} million {d.choice(['euros', 'dollars', 'pounds'])}",
         ("{e} earned {v} last year.", "Last year {e} had sales of {v}.", "The sales of {e} were {v}."),
         ("how much did {e} [earn|make]", "what were the sales of {e}", "how much money did {e} [earn|make] last year"),
@@ -175,6 +191,7 @@ COMPANY = [
 ]
 TOWN = [
     Attribute(
+        "the river of {e} is",
         made_up,
         ("{e} lies on the river {v}.", "The river {v} flows through {e}.", "{e} stands on the banks of the {v}."),
         (
@@ -185,6 +202,7 @@ TOWN = [
         ),
     ),
     Attribute(
+        "the population of {e} is",
         count,
         (
             "{e} has {v} inhabitants.",
@@ -200,33 +218,38 @@ TOWN = [
         ),
     ),
     Attribute(
+        "the mayor of {e} is",
         Draw.full_name,
         ("The mayor of {e} is {v}.", "{v} is the mayor of {e}.", "{e} is governed by mayor {v}."),
         (
             "who is the mayor of {e}",
-            "who [governs|leads] {e}",
+            "who governs {e}",
             "what is the name of the mayor of {e}",
             "who is {e}'s mayor",
         ),
     ),
     Attribute(
+        "the attraction of {e} is",
         things,
         ("{e} is famous for its {v}.", "Visitors come to {e} for its {v}.", "People know {e} for its {v}."),
         ("what is {e} [famous|known] for", "why do [visitors|people] come to {e}", "what do visitors come to {e} for"),
     ),
     Attribute(
+        "the main square of {e} is",
         made_up,
         (
             "The main square of {e} is called {v}.",
             "At the centre of {e} is {v} Square.",
-            "The old castle in {e} is called {v}.",
+            "The people of {e} meet on {v} Square.",
         ),
         (
-            "what is the [main square|castle|old castle|square] [of|in] {e} called",
-            "what is the name of the [main square|castle|square] [of|in] {e}",
+            "what is the [main square|square] [of|in] {e} called",
+            "what is the name of the [main square|square] [of|in] {e}",
+            "where do the people of {e} meet",
         ),
     ),
     Attribute(
+        "the first year of {e} is",
         year,
         ("{e} was first mentioned in {v}.", "{e} became a town in {v}.", "The town of {e} was built in {v}."),
         (
@@ -236,16 +259,17 @@ TOWN = [
         ),
     ),
     Attribute(
+        "the distance from {e} to the sea is",
         lambda d: f"{d.integer(2, 400)} kilometres",
         (
             "{e} is {v} from the sea.",
-            "The distance from {e} to the capital is {v}.",
-            "From {e} it is {v} to the border.",
+            "The distance from {e} to the sea is {v}.",
+            "From {e} it is {v} to the sea.",
         ),
         (
-            "how far is {e} from the [sea|capital|border]",
-            "how far is it from {e} to the [sea|capital|border]",
-            "what is the distance from {e} to the [capital|sea|border]",
+            "how far is {e} from the sea",
+            "how far is it from {e} to the sea",
+            "what is the distance from {e} to the sea",
         ),
     ),
 ]

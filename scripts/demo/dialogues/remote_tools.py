@@ -5,9 +5,10 @@ A result may say that what was asked for is not there yet. It is asked for again
 
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scripts.demo.dialogue import Episode, Exchange, Maker, ToolCall
-from scripts.demo.dialogues.toolbox import KNOWN, Tool
+from scripts.demo.dialogues.toolbox import KNOWN, Schema, Tool
 from scripts.demo.dialogues.tools import unseen_tool, use
 from scripts.demo.draw import Draw
 from serving.orchestrator.marked_data import marked
@@ -34,6 +35,20 @@ def _tools(draw: Draw) -> list[Tool]:
     return list({tool.description: tool for tool in {tool.name: tool for tool in named}.values()}.values())
 
 
+def _titled(schema: Schema) -> Schema:
+    """As the protocol's own package for Python writes it: a title for each parameter and one for all of them, which
+    begins as the tool's name does."""
+    function: Any = schema["function"]
+    parameters = function["parameters"]
+    properties = {
+        key: dict(sorted({**entry, "title": key.replace("_", " ").title()}.items()))
+        for key, entry in parameters["properties"].items()
+    }
+    name = function["name"].split("__")[-1]
+    titled = dict(sorted({**parameters, "properties": properties, "title": f"{name}Arguments"}.items()))
+    return {**schema, "function": {**function, "parameters": titled}}
+
+
 def _call(call: ToolCall, text: str) -> ToolCall:
     return replace(call, result=marked(_Result(call.name, text), "result"))
 
@@ -54,7 +69,10 @@ def remote_tools(draw: Draw) -> Episode:
     waits = draw.choice([0, 0, 0, 1, 1, 2, 3])
     exchange = remote_use(draw, tools[0], waits)
     draw.rng.shuffle(tools)
-    return Episode("tools, remote", (exchange,), tools=tuple(tool.schema(draw) for tool in tools))
+    schemas = [tool.schema(draw) for tool in tools]
+    if draw.chance(0.4):
+        schemas = [_titled(schema) for schema in schemas]
+    return Episode("tools, remote", (exchange,), tools=tuple(schemas))
 
 
 MAKERS: list[tuple[float, Maker]] = [(1.0, remote_tools)]

@@ -333,11 +333,6 @@ SINGLE = [
         "[what are|name|list] the [four |]seasons",
         "how many seasons [are there|has a year|does a year have]",
     ),
-    (
-        "There are 8 bits in a byte.",
-        "8.",
-        "how many bits [are in a byte|does a byte have|are there in a byte|in a byte]",
-    ),
     ("There are 1024 bytes in a kibibyte.", "1024.", "how many bytes [are in|in] a kibibyte"),
     (
         "The four directions are north, east, south and west.",

@@ -113,16 +113,18 @@ def test_a_question_that_a_passage_leaves_open_is_not_one_that_it_answers() -> N
     draw = Draw(9)
     for _ in range(200):
         made = passages.passage(draw)
-        assert not {fact.question for fact in made.facts} & set(made.absent)
+        assert not {fact.question for fact in made.facts} & {item.question for item in made.absent}
 
 
 def test_an_answer_from_a_passage_stands_in_the_passage() -> None:
     draw = Draw(6)
     for _ in range(200):
         episode = mixture.made(draw, "passages")
-        text = (episode.system or episode.exchanges[0].user).lower()
+        text = episode.system or episode.exchanges[0].user
         for exchange in episode.exchanges:
-            assert exchange.answer == "The passage does not say." or exchange.answer[:-1].lower() in text
+            named, value = re.split(" is | are ", exchange.answer.removesuffix("."), maxsplit=1)
+            assert named.startswith("The ")
+            assert value == passages.NOT_THERE or value.lower() in text.lower()
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 0), (8, 7), (99, 1), (347, 586), (5, 995), (1000, 24)])
@@ -143,3 +145,41 @@ def test_written_products_and_quotients_are_right(a: int, b: int) -> None:
 
 def test_leap_years_follow_the_calendar() -> None:
     assert [dates.leap(year) for year in (1900, 2000, 2023, 2024)] == [False, True, False, True]
+
+
+@pytest.mark.parametrize(("a", "b"), [(308, 17), (7, 8), (81, 88), (5, 5), (120, 1200)])
+def test_a_written_comparison_ends_with_the_sign_between_the_numbers(a: int, b: int) -> None:
+    steps = arithmetic.compared(a, b)
+    left, sign, right = steps.removesuffix(".").split()[-3:]
+    assert (int(left), int(right)) == (a, b)
+    assert sign == ("<" if a < b else ">" if a > b else "=")
+
+
+def test_months_are_counted_in_written_steps_that_are_right() -> None:
+    draw, counted = Draw(12), 0
+    for _ in range(300):
+        (exchange,) = dates.month(draw).exchanges
+        if "=" not in exchange.answer:
+            continue
+        counted += 1
+        first, steps, last = exchange.answer.removesuffix(".").split(". ")
+        for step in steps.split(", "):
+            terms, value = step.split("=")
+            assert sum(int(term) for term in re.findall(r"[+-]?\d+", terms)) == int(value)
+        at = dates.MONTHS.index(first.split()[0]) + 1
+        assert first.endswith(f"month {at}")
+        assert steps.startswith(str(at))
+        assert dates.MONTHS[int(steps.split("=")[-1]) - 1] == last.split()[-1]
+    assert counted
+
+
+def test_a_slip_of_the_finger_is_one_and_touches_no_value_and_no_word_that_stands_alone() -> None:
+    draw, slips = Draw(13), 0
+    for _ in range(300):
+        said = draw.say("what is the capital of {x} in europe", x="Brelia")
+        assert "Brelia" in said
+        words = "what is the capital of Brelia in europe".split()
+        slips += said.lower().split() != [word.lower() for word in words]
+        assert sum(a != b.lower() for a, b in zip(said.lower().split(), words, strict=True)) <= 1
+        assert draw.say("time").lower() == "time"
+    assert slips
