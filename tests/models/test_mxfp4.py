@@ -57,7 +57,8 @@ def packed_tensors() -> dict[str, np.ndarray]:
     random = np.random.default_rng(1)
     tensors = {}
     for name, tensor in gpt_oss.tensors(gpt_oss.parse(PACKED)).items():
-        assert tensor is not None
+        if tensor is None:
+            continue
         if name.endswith(("gate_up_proj", "down_proj")):
             groups = (*tensor.shape[:-1], tensor.shape[-1] // 32)
             tensors[f"{name}_blocks"] = random.integers(0, 256, (*groups, 16)).astype(np.uint8)
