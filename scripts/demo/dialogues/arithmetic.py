@@ -41,7 +41,7 @@ def _difference(a: int, b: int) -> str:
 
 
 def multiplied(a: int, b: int) -> str:
-    """The written steps of a x b with b of one digit: each digit of a times b, plus the carry."""
+    """The written steps of a x b with b of one digit: each digit of a times b, then the carry added to it."""
     if a < 13 and b < 13:
         return f"{a} x {b} = {a * b}."
     if b > a:
@@ -49,8 +49,8 @@ def multiplied(a: int, b: int) -> str:
     steps, carry = [], 0
     for place in range(len(str(a))):
         x = a // 10**place % 10
-        total = x * b + carry
-        steps.append(f"{x}x{b}+{carry}={total}" if carry else f"{x}x{b}={total}")
+        product, total = x * b, x * b + carry
+        steps.append(f"{x}x{b}={product}, {product}+{carry}={total}" if carry else f"{x}x{b}={total}")
         carry = total // 10
     return f"{a}x{b}: {', '.join(steps)}. So {a} x {b} = {a * b}."
 
@@ -72,12 +72,12 @@ def compared(a: int, b: int) -> str:
 
 
 def divided(a: int, b: int) -> str:
-    """Long division of a by b of one digit, with the remainder."""
+    """Long division of a by b of one digit: for each digit how often b goes, what that makes, and what rests."""
     steps, rest = [], 0
     for digit in str(a):
         part = rest * 10 + int(digit)
-        rest = part % b
-        steps.append(f"{part}/{b}={part // b} rest {rest}")
+        often, rest = divmod(part, b)
+        steps.append(f"{part}/{b}={often}, {often}x{b}={often * b}, rest {rest}")
     tail = f" remainder {rest}" if rest else ""
     return f"{a}/{b}: {', '.join(steps)}. So {a} / {b} = {a // b}{tail}."
 
@@ -282,9 +282,9 @@ def comparison(draw: Draw) -> Episode:
 MAKERS: list[tuple[float, Maker]] = [
     (4.0, addition),
     (3.5, subtraction),
-    (2.2, multiplication),
-    (1.7, division),
+    (2.6, multiplication),
+    (2.6, division),
     (0.6, in_words),
     (0.6, too_hard),
-    (3.0, comparison),
+    (4.5, comparison),
 ]
