@@ -17,7 +17,7 @@ from serving.bench.workload import Workload
 from serving.commands.argument_types import count, count_or_none, http_url, json_object, new_file, positive, svg
 from serving.commands.progress_bar import progress_bar
 from serving.commands.workload_flags import add_workload_flags, measured_items, warm_up_items, workload_from
-from serving.errors import EngineError
+from serving.errors import EngineError, SetupError
 
 NAME = "serve"
 SUMMARY = "a server, over HTTP"
@@ -49,6 +49,8 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.text_prompts and args.token_ids is not None:
+        raise SetupError("--text-prompts sends words: --token-ids would have no effect", param="token_ids")
     workload = dataclasses.replace(
         workload_from(args), rate=args.rate, concurrency=args.concurrency, text_prompts=args.text_prompts
     )

@@ -9,6 +9,7 @@ from serving.bench.workload import Item, Workload, items
 from serving.commands.argument_types import count, count_or_none, id_range, share
 
 _WARM_UP_SEED = -1
+_TOKEN_IDS = (100, 999)  # of any vocabulary, and no special ones
 
 
 def add_workload_flags(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +22,12 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--shared-prefix-len", type=count_or_none, default=0, metavar="N", help="the same tokens before every prompt"
     )
-    group.add_argument("--token-ids", type=id_range, default=(100, 999), metavar="LOW-HIGH", help="default: 100-999")
+    group.add_argument("--token-ids", type=id_range, metavar="LOW-HIGH", help="default: 100-999")
     group.add_argument("--seed", type=int, default=0, help="of lengths and arrivals; the prompts are new in every run")
 
 
 def workload_from(args: argparse.Namespace) -> Workload:
+    first_token_id, last_token_id = args.token_ids or _TOKEN_IDS
     return Workload(
         num_prompts=args.num_prompts,
         input_len=args.input_len,
@@ -33,8 +35,8 @@ def workload_from(args: argparse.Namespace) -> Workload:
         input_range=args.input_len_range,
         output_range=args.output_len_range,
         shared_prefix_len=args.shared_prefix_len,
-        first_token_id=args.token_ids[0],
-        last_token_id=args.token_ids[1],
+        first_token_id=first_token_id,
+        last_token_id=last_token_id,
     )
 
 

@@ -83,6 +83,8 @@ def mistral(body: str, schemas: Schemas) -> Calls:
 def deepseek(body: str, schemas: Schemas) -> Calls:
     """V3 and R1: function, separator, name, and the arguments between fences. V3.1: name, separator, arguments."""
     found: list[tuple[str, dict[str, Any]]] = []
+    if _DEEPSEEK.sub("", body).strip():
+        return None  # a call that was cut off, or something else: it would be lost
     for match in _DEEPSEEK.finditer(body):
         fenced = _FENCE.fullmatch(match["rest"].strip())
         name, arguments = (fenced["name"], fenced["arguments"]) if fenced else (match["head"], match["rest"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,3 +111,9 @@ def test_a_file_that_could_not_be_written_is_refused_before_the_run(
             main([*command.split(), str(path)])
         assert refused.value.code == 2
         assert says in capsys.readouterr().err
+
+
+def test_a_range_of_token_ids_is_refused_beside_prompts_of_words(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "bench serve --url http://127.0.0.1:1 --model m --text-prompts --token-ids 5-9"
+    assert main(argv.split()) == os.EX_CONFIG
+    assert "--token-ids would have no effect" in capsys.readouterr().err

@@ -110,6 +110,8 @@ def test_glm4_writes_the_name_on_a_line_of_its_own() -> None:
         ("mistral", "[TOOL_CALLS] nothing"),
         ("mistral_args", "[TOOL_CALLS]weather[ARGS]{"),
         ("deepseek", "<｜tool▁calls▁begin｜>what<｜tool▁calls▁end｜>"),
+        ("deepseek", f"<｜tool▁calls▁begin｜>{V3.format('time', '{}')}and more<｜tool▁calls▁end｜>"),
+        ("deepseek_v31", f"<｜tool▁calls▁begin｜>{V31.format('time', '{}')}<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{{"),
         ("phi4", '<|tool_call|>{"name": "time"}<|/tool_call|>'),
         ("olmo3", "<function_calls>no call</function_calls>"),
         ("qwen_xml", "<tool_call><function=unknown></function></tool_call>"),
