@@ -9,6 +9,8 @@ from serving.generation.answers.call_forms import CallForm
 from serving.generation.answers.parts import Part, ToolCall, begun_at_end
 from serving.generation.encodable_text import encodable
 
+_TELLING = 2  # characters of a closing tag: the first alone may begin another tag
+
 
 def call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
@@ -19,7 +21,8 @@ class CallParser:
 
     Calls come whole, once they are closed: what looks like a call may turn out not to be one, and then its text, tags
     included, is content. White space next to a call is no content. An answer that ends inside a complete call (the
-    closing tag left out) still makes the call; so does one that is cut off there, if that it is complete can be seen.
+    closing tag left out, or begun) still makes the call; so does one that is cut off there, if that it is complete can
+    be seen.
     """
 
     def __init__(self, form: CallForm, schemas: Schemas, new_id: Callable[[], str] = call_id) -> None:
@@ -46,7 +49,11 @@ class CallParser:
         is_start, self._is_start = self._is_start, False
         body = text.lstrip().removeprefix(self._opened)
         may_be = self._inside or (is_start and self._begins_bare(text) is not False)
-        if may_be and not (cut and not self._form.is_whole(body)) and (calls := self._calls(body)):
+        closing = begun_at_end(body, self._form.closing)
+        if closing < _TELLING:
+            closing = 0
+        is_whole = bool(closing) or not cut or self._form.is_whole(body)
+        if may_be and is_whole and (calls := self._calls(body[: len(body) - closing])):
             return [*calls]
         if not text or (self.calls_made and not text.strip()):
             return []

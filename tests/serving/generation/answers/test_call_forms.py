@@ -111,7 +111,10 @@ def test_glm4_writes_the_name_on_a_line_of_its_own() -> None:
         ("mistral_args", "[TOOL_CALLS]weather[ARGS]{"),
         ("deepseek", "<｜tool▁calls▁begin｜>what<｜tool▁calls▁end｜>"),
         ("deepseek", f"<｜tool▁calls▁begin｜>{V3.format('time', '{}')}and more<｜tool▁calls▁end｜>"),
-        ("deepseek_v31", f"<｜tool▁calls▁begin｜>{V31.format('time', '{}')}<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{{"),
+        (
+            "deepseek_v31",
+            f"<｜tool▁calls▁begin｜>{V31.format('time', '{}')}<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{{",
+        ),
         ("phi4", '<|tool_call|>{"name": "time"}<|/tool_call|>'),
         ("olmo3", "<function_calls>no call</function_calls>"),
         ("qwen_xml", "<tool_call><function=unknown></function></tool_call>"),
@@ -145,10 +148,27 @@ def test_a_call_that_may_lack_arguments_is_none_where_it_was_cut_off(form: str, 
         ("llama3", '{"name": "time", "parameters": {}}'),
         ("glm4", "time\n{}"),
         ("mistral_args", "[TOOL_CALLS]time[ARGS]{}"),
+        ("hermes", '<tool_call>{"name": "time", "arguments": {}}\n</tool_ca'),
+        ("glm_xml", "<tool_call>time</"),
+        ("qwen_xml", "<tool_call><function=time></function></tool_call"),
+        ("olmo3", "<function_calls>\ntime()\n</function_"),
     ],
 )
 def test_a_call_that_is_seen_to_be_whole_is_made_where_the_answer_was_cut_off_behind_it(form: str, text: str) -> None:
     assert [call.name for call in read(form, text, cut=True).tool_calls] == ["time"]
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("glm_xml", "<tool_call>time<"),
+        ("glm_xml", "<tool_call>weather<arg_key>city</arg_key><arg_value>Köln</"),
+        ("hermes", '<tool_call>{"name": "time", "arguments": {"zone": "</tool_ca'),
+        ("qwen_xml", "<tool_call><function=weather><parameter=city>Köln</"),
+    ],
+)
+def test_the_beginning_of_another_tag_does_not_close_a_call_that_was_cut_off(form: str, text: str) -> None:
+    assert read(form, text, cut=True) == ParsedText(content=text)
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
