@@ -65,9 +65,7 @@ def read_checkpoint_text(checkpoint: Path) -> CheckpointText:
     older = tokenizer.get("added_tokens_decoder") is None
     specials = {**tokenizer, **named} if older else {**named, **tokenizer}
     return CheckpointText(
-        special_tokens={
-            name: content for name in NAMED_SPECIAL_TOKENS if (content := _content(specials.get(name), name, where))
-        },
+        special_tokens=_special_tokens(specials, where),
         more_special_tokens=_more_special_tokens(specials, where),
         added_tokens=_added_tokens(tokenizer.get("added_tokens_decoder"), where),
         older_added_tokens=_older_added_tokens(checkpoint / "added_tokens.json") if older else {},
@@ -108,6 +106,16 @@ def _content(token: Any, key: str, where: Path) -> str | None:
     if content is not None and not isinstance(content, str):
         raise CheckpointError(f"{where}: {key} must be a string or an object with one as content", param=key)
     return content
+
+
+def _special_tokens(specials: dict[str, Any], where: Path) -> dict[str, str]:
+    """By name, as a chat template reads them: those that every tokenizer may have, and the model's own."""
+    own = {key: token for key, token in specials.items() if key.endswith("_token") and isinstance(token, str | dict)}
+    for key in ("extra_special_tokens", "model_specific_special_tokens"):
+        tokens = specials.get(key)
+        own |= tokens if isinstance(tokens, dict) else {}
+    named = {**own, **{name: specials.get(name) for name in NAMED_SPECIAL_TOKENS}}
+    return {name: content for name, token in named.items() if (content := _content(token, name, where))}
 
 
 def _more_special_tokens(specials: dict[str, Any], where: Path) -> tuple[str, ...]:

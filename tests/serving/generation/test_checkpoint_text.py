@@ -6,6 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from serving.errors import CheckpointError
+from serving.generation.checkpoint_text import read_checkpoint_text
 from serving.generation.tokenizer import load_tokenizer
 
 from .conftest import write_config
@@ -45,3 +46,21 @@ def test_splitting_special_tokens_is_refused_where_it_is_not_offered(sentencepie
     write_config(tmp_path, split_special_tokens=True)
     with pytest.raises(CheckpointError, match="split_special_tokens"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"extra_special_tokens": {"image_token": "<image>", "turn": {"__type": "AddedToken", "content": "<turn>"}}},
+        {"model_specific_special_tokens": {"sot": "<turn>"}, "pad_token": "<turn>"},
+        {"audio_token": "<audio>", "boi_token": "<image>", "add_eos_token": True, "wrong_token": 5},
+        {"extra_special_tokens": ["<image>"], "additional_special_tokens": ["<audio>"]},
+    ],
+)
+def test_a_models_own_special_tokens_have_the_names_that_templates_know_them_by(
+    byte_level: Path, tmp_path: Path, more: dict
+) -> None:
+    shutil.copy(byte_level / "tokenizer.json", tmp_path)
+    write_config(tmp_path, tokenizer_class="PreTrainedTokenizerFast", eos_token="</s>", **more)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert dict(read_checkpoint_text(tmp_path).special_tokens) == theirs.special_tokens_map
