@@ -5,7 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from orbax.checkpoint import v1 as orbax
 from tqdm import tqdm
 
 from scripts.demo import dataset
-from scripts.demo.model import DemoLlama, ModelConfig, Params, initial
+from scripts.demo.model import DemoLlama, ModelConfig, Params, grown, initial
 from scripts.demo.optimizer import optimizer
 
 TOKENS_A_STEP = 4096
@@ -106,10 +106,11 @@ class Trainer:
         return True
 
     def begin(self, config: ModelConfig, params: Params) -> None:
-        """Starts from the weights of another training. Raises ValueError where they have another shape."""
-        if config != self.config:
+        """Starts from the weights of another training, which may have fewer layers, down to half as many. Raises
+        ValueError where they have another shape."""
+        if replace(config, layers=self.config.layers) != self.config:
             raise ValueError(f"the weights to begin with are those of {config}, not of {self.config}")
-        self.params = params
+        self.params = grown(params, self.config.layers)
 
     def save(self) -> None:
         path = self.folder / f"step_{self.progress.step:08}"

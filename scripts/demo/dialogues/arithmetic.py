@@ -57,18 +57,18 @@ def multiplied(a: int, b: int) -> str:
 
 def compared(a: int, b: int) -> str:
     """The written steps of a comparison: how many digits, or the digits from the left up to those that differ, and
-    the sign that follows."""
+    then the smaller number before the larger one, so that the answer only has to take the first or the second."""
     if a == b:
         return f"{a} and {b}: {a} = {b}."
-    sign = "<" if a < b else ">"
+    ordered = f"{min(a, b)} < {max(a, b)}."
     if len(str(a)) != len(str(b)):
-        return f"{a} and {b}: {len(str(a))} and {len(str(b))} digits, {a} {sign} {b}."
+        return f"{a} and {b}: {len(str(a))} and {len(str(b))} digits, {ordered}"
     steps = []
     for x, y in zip(str(a), str(b), strict=True):
-        steps.append(f"{x}={y}" if x == y else f"{x}{sign}{y}")
+        steps.append(f"{x}={y}" if x == y else f"{min(x, y)}<{max(x, y)}")
         if x != y:
             break
-    return f"{a} and {b}: {', '.join(steps)}, {a} {sign} {b}."
+    return f"{a} and {b}: {', '.join(steps)}, {ordered}"
 
 
 def divided(a: int, b: int) -> str:

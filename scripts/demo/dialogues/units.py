@@ -71,7 +71,7 @@ def _asked(draw: Draw, number: object, unit: str, short: str, other: str, other_
 def powers(draw: Draw) -> Episode:
     unit, short, other, other_short, power = draw.choice(POWERS)
     number = draw.integer(1, 99) if draw.chance(0.6) else draw.integer(100, 999)
-    if draw.chance(0.25):
+    if number < 100 and draw.chance(0.25):
         number *= 10
     if draw.chance(0.65):
         exchange = Exchange(

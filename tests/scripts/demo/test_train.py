@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from scripts.demo import dataset, decode, export, tokenizer
-from scripts.demo.model import DemoLlama, ModelConfig, initial
+from scripts.demo.model import DemoLlama, ModelConfig, grown, initial
 from scripts.demo.train import Stage, Trainer, rate
 
 TINY = ModelConfig(vocab=0, d=32, layers=2, heads=2, kv_heads=1, head_dim=16, ff=64)
@@ -71,6 +71,29 @@ def test_a_run_ends_with_its_budget(workshop: Path, config: ModelConfig) -> None
     trainer.run([Stage(workshop / "rows", 128, 1.0)], quiet=True)
     assert trainer.progress.seconds >= 0.05
     assert rate(trainer.progress, 0.05, 1.0) <= 0.02
+
+
+def test_a_model_begins_as_one_of_fewer_layers(workshop: Path, config: ModelConfig) -> None:
+    params = initial(config, 5)
+    larger = replace(config, layers=3)
+    trainer = Trainer(larger, workshop / "grown", peak=1e-2, budget_seconds=1e9)
+    trainer.begin(config, params)
+    rows = jnp.arange(20, 60)[None], jnp.ones((1, 40), int), jnp.arange(40)[None]
+    np.testing.assert_allclose(DemoLlama(larger, trainer.params)(*rows), DemoLlama(config, params)(*rows), atol=1e-6)
+    trainer.take(next(dataset.batches(workshop / "rows", rows=8, learned_spots=512, seed=0)))
+    assert np.all(np.any(np.asarray(trainer.params["down"]) != 0, axis=(1, 2)))  # the copy learns
+
+
+@pytest.mark.parametrize("layers", [1, 5])
+def test_weights_grow_to_at_most_twice_their_layers(config: ModelConfig, layers: int) -> None:
+    with pytest.raises(ValueError, match=f"2 layers do not grow to {layers}"):
+        grown(initial(config, 0), layers)
+
+
+def test_weights_of_another_width_are_nothing_to_begin_with(workshop: Path, config: ModelConfig) -> None:
+    trainer = Trainer(config, workshop / "other", peak=1e-2, budget_seconds=1e9)
+    with pytest.raises(ValueError, match="the weights to begin with are those of"):
+        trainer.begin(replace(config, d=64), initial(replace(config, d=64), 0))
 
 
 def test_rows_that_are_not_there_are_an_error(workshop: Path) -> None:
