@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from jax import Array
 from jax.typing import DTypeLike
 
+from pallas_kernels.cpu import paged_attention as cpu
 from pallas_kernels.gpu import grouped_matmul as gpu_grouped_matmul
 from pallas_kernels.gpu import paged_attention as gpu
 from pallas_kernels.grouped import ExpertWeights, GroupedMatmul
@@ -24,7 +25,7 @@ from pallas_kernels.tuned_bodies import (
 )
 from pallas_kernels.tuning import GPU_DECODE, GPU_GROUPED, GPU_PREFILL, TPU_ATTENTION, TPU_GROUPED, TuningTable
 
-Body = Literal["reference", "tpu", "gpu"]
+Body = Literal["reference", "cpu", "tpu", "gpu"]
 
 
 class PagedAttention(Protocol):
@@ -56,6 +57,7 @@ class AttentionBody:
 
 BODIES: dict[Body, AttentionBody] = {
     "reference": AttentionBody(reference.paged_attention, reference.pool_shape, reference.refusal),
+    "cpu": AttentionBody(cpu.paged_attention, cpu.pool_shape, cpu.refusal),
     "tpu": AttentionBody(tpu.paged_attention, tpu.pool_shape, tpu.refusal),
     "gpu": AttentionBody(gpu.paged_attention, gpu.pool_shape, gpu.refusal),
 }
@@ -95,23 +97,22 @@ class GroupedMatmulBody:
     """(weights or their shapes, dtype of the rows): why this body cannot multiply them; None where it can."""
 
 
-GroupedMatmulName = Literal["reference", "tpu", "gpu"]
-
-GROUPED_MATMULS: dict[GroupedMatmulName, GroupedMatmulBody] = {
+GROUPED_MATMULS: dict[Body, GroupedMatmulBody] = {
     "reference": GroupedMatmulBody(reference_grouped_matmul.grouped_matmul, reference_grouped_matmul.refusal),
+    "cpu": GroupedMatmulBody(reference_grouped_matmul.grouped_matmul, reference_grouped_matmul.refusal),
     "tpu": GroupedMatmulBody(tpu_grouped_matmul.grouped_matmul, tpu_grouped_matmul.refusal),
     "gpu": GroupedMatmulBody(gpu_grouped_matmul.grouped_matmul, gpu_grouped_matmul.refusal),
 }
 
 
-def grouped_matmul_body(name: GroupedMatmulName) -> GroupedMatmulBody:
+def grouped_matmul_body(name: Body) -> GroupedMatmulBody:
     """The grouped matmul of that name. Raises ValueError for a name that has none."""
     if name not in GROUPED_MATMULS:
         raise ValueError(f"there is no grouped matmul {name!r}; there is {', '.join(map(repr, GROUPED_MATMULS))}")
     return GROUPED_MATMULS[name]
 
 
-def tuned_grouped_matmul_body(name: GroupedMatmulName, table: TuningTable) -> GroupedMatmulBody:
+def tuned_grouped_matmul_body(name: Body, table: TuningTable) -> GroupedMatmulBody:
     """As `tuned_attention_body`, of a grouped matmul."""
     body = grouped_matmul_body(name)
     if name == "gpu" and table.has(GPU_GROUPED):

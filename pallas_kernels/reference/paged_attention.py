@@ -51,17 +51,11 @@ def paged_attention(
     window: Array | int | None = None,  # [] int32
 ) -> tuple[Array, Pool]:
     """Writes k and v into the pool in place (when donated), then attends. Returns ([T, H, C or value_dim], pool)."""
-    # The loops read whole blocks of pages: a table that ended inside one would make that slice start too early.
-    longest = max(_pages_per_block(keys, pool) for keys in (DECODE_BLOCK, SHARED_BLOCK, PREFILL_BLOCK))
-    batch = dataclasses.replace(batch, page_table=jnp.pad(batch.page_table, ((0, 0), (0, longest))))
-    pool = write_pages(pool, k, v, layer, batch)
-    attend = _Attention(layer, batch, options, sinks, window)
-    decoded, pool = attend.decode(q, pool)
-    return attend.prefill(q, decoded, pool)
+    return Attention(layer, batch, options, sinks, window).step(q, k, v, pool)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Attention:
+class Attention:
     """One layer's attention over one batch; the pool goes in and out, so that XLA keeps it in place."""
 
     layer: Array | int
@@ -69,6 +63,16 @@ class _Attention:
     options: AttentionOptions
     sinks: Array | None
     window: Array | int | None
+
+    def step(self, q: Array, k: Array, v: Array | None, pool: Pool) -> tuple[Array, Pool]:
+        """`paged_attention` itself."""
+        # The loops read whole blocks of pages: a table that ended inside one would make that slice start too early.
+        longest = max(_pages_per_block(keys, pool) for keys in (DECODE_BLOCK, SHARED_BLOCK, PREFILL_BLOCK))
+        table = jnp.pad(self.batch.page_table, ((0, 0), (0, longest)))
+        padded = dataclasses.replace(self, batch=dataclasses.replace(self.batch, page_table=table))
+        pool = write_pages(pool, k, v, self.layer, self.batch)
+        decoded, pool = padded.decode(q, pool)
+        return padded.prefill(q, decoded, pool)
 
     def decode(self, q: Array, pool: Pool) -> tuple[Array, Pool]:
         """The first num_decode tokens, one per sequence. Returns [T, H, V], zero elsewhere."""
@@ -78,31 +82,40 @@ class _Attention:
         live = jnp.arange(num_rows) < batch.num_decode
         lens = jnp.where(live, batch.kv_lens[:num_rows], 0)
         rows = q[:num_rows].reshape(num_rows, _kv_heads(pool), -1, head_dim)
-        position = (lens - 1)[:, None]  # the same for every query row of a sequence
-        first = jnp.min(jnp.where(live, self._first_visible(lens - 1), jnp.iinfo(jnp.int32).max))
+        first = jnp.where(live, self._first_visible(lens - 1), jnp.iinfo(jnp.int32).max)
         carry = begin(rows, self._value_dim(q), self.sinks)
+        shared = jnp.int32(0)
         if num_rows > 1:
-            carry, pool, shared = self._shared(carry, rows, pool, position, live, first)
-        else:
-            shared = jnp.int32(0)
-        pages = _pages_per_block(DECODE_BLOCK, pool)
-        size = pages * _page_size(pool)
-
-        def step(i: Array, state: tuple[Carry, Pool]) -> tuple[Carry, Pool]:
-            carry, pool = state
-            begin_page = shared + i * pages
-            table = lax.dynamic_slice_in_dim(batch.page_table[:num_rows], begin_page, pages, axis=1)
-            return self._add_pages(carry, rows, pool, table, begin_page * _page_size(pool), position), pool
-
-        own = shared * _page_size(pool)  # where the sequences' own pages begin
-        last = _cdiv(jnp.maximum(jnp.max(lens) - own, 0), size)
-        carry, pool = lax.fori_loop(jnp.clip((first - own) // size, 0, last), last, step, (carry, pool))
+            carry, pool, shared = self._shared(carry, rows, pool, lens, live, jnp.min(first))
+        carry, pool = self.own_pages(carry, rows, pool, lens, first, shared)
         out = finish(carry).reshape(num_rows, num_heads, -1).astype(q.dtype)
         out = jnp.where(live[:, None, None], out, 0)
         return jnp.pad(out, ((0, num_tokens - num_rows), (0, 0), (0, 0))), pool
 
+    def own_pages(
+        self, carry: Carry, rows: Array, pool: Pool, lens: Array, first: Array, shared: Array
+    ) -> tuple[Carry, Pool]:
+        """Decoding sequences of rows [S, K, G, C] over their pages from the `shared`-th on, up to positions lens [S].
+
+        `first` [S] is the first position that a sequence sees.
+        """
+        pages = _pages_per_block(DECODE_BLOCK, pool)
+        size = pages * _page_size(pool)
+        every_table = self.batch.page_table[: rows.shape[0]]
+        position = (lens - 1)[:, None]  # the same for every query row of a sequence
+
+        def step(i: Array, state: tuple[Carry, Pool]) -> tuple[Carry, Pool]:
+            carry, pool = state
+            begin_page = shared + i * pages
+            table = lax.dynamic_slice_in_dim(every_table, begin_page, pages, axis=1)
+            return self._add_pages(carry, rows, pool, table, begin_page * _page_size(pool), position), pool
+
+        own = shared * _page_size(pool)  # where the sequences' own pages begin
+        last = _cdiv(jnp.maximum(jnp.max(lens) - own, 0), size)
+        return lax.fori_loop(jnp.clip((jnp.min(first) - own) // size, 0, last), last, step, (carry, pool))
+
     def _shared(
-        self, carry: Carry, rows: Array, pool: Pool, position: Array, live: Array, first: Array
+        self, carry: Carry, rows: Array, pool: Pool, lens: Array, live: Array, first: Array
     ) -> tuple[Carry, Pool, Array]:
         """The blocks of keys that the live sequences of rows [S, K, G, C] have in common, as one product for all.
 
@@ -112,13 +125,14 @@ class _Attention:
         size = pages * _page_size(pool)
         group = rows.shape[2]
         together = _together(rows)
+        position = jnp.repeat((lens - 1)[None], group, 1)
         table = self.batch.page_table[: rows.shape[0]]
-        blocks = shared_pages(table, live, position[:, 0] + 1, _page_size(pool)) // pages
+        blocks = shared_pages(table, live, lens, _page_size(pool)) // pages
 
         def step(i: Array, state: tuple[Carry, Pool]) -> tuple[Carry, Pool]:
             carry, pool = state
             common = lax.dynamic_slice(table, (0, i * pages), (1, pages))
-            return self._add_pages(carry, together, pool, common, i * size, jnp.repeat(position.T, group, 1)), pool
+            return self._add_pages(carry, together, pool, common, i * size, position), pool
 
         state = (jax.tree.map(_together, carry), pool)
         carry, pool = lax.fori_loop(jnp.minimum(first // size, blocks), blocks, step, state)

@@ -9,7 +9,7 @@ from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, RaggedBatch
 from serving.errors import ConfigError
 from serving.settings.model import Kernels
 
-OWN_BODY: dict[str, Body] = {"cpu": "reference", "tpu": "tpu", "gpu": "gpu"}  # by JAX's name of the platform
+OWN_BODY: dict[str, Body] = {"cpu": "cpu", "tpu": "tpu", "gpu": "gpu"}  # by JAX's name of the platform
 
 
 def body_for(kernels: Kernels, platform: str) -> Body:

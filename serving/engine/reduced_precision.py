@@ -27,7 +27,7 @@ def products_of(model: ModelConfig, chip: Chip | None, body: Body, *, on_cpu: bo
     """How the weights are multiplied there. MXFP4 stays in 4 bits where the body of the experts' products reads it.
 
     Raises ConfigError for activations that the chip has no products for."""
-    keeps_mxfp4 = body == "reference"
+    keeps_mxfp4 = body in ("reference", "cpu")
     if model.activations is None:
         # A loop over blocks of rows that are split over devices would send them around.
         return Products(blocked=on_cpu and devices == 1, keeps_mxfp4=keeps_mxfp4)

@@ -7,7 +7,7 @@ from typing import Literal
 from serving.settings.reasoning_switch import ReasoningSwitchConfig
 
 Dtype = Literal["float32", "bfloat16"]
-Kernels = Literal["auto", "reference", "tpu", "gpu"]
+Kernels = Literal["auto", "reference", "cpu", "tpu", "gpu"]
 ExpertExchange = Literal["auto", "sum", "all-to-all"]
 Quantization = Literal["int8", "int4", "fp8"]
 Activations = Literal["int8", "fp8"]

@@ -12,7 +12,8 @@ from serving.errors import ConfigError
 @pytest.mark.parametrize(
     ("kernels", "platform", "body"),
     [
-        ("auto", "cpu", "reference"),
+        ("auto", "cpu", "cpu"),
+        ("reference", "cpu", "reference"),
         ("auto", "tpu", "tpu"),
         ("auto", "gpu", "gpu"),
         ("reference", "tpu", "reference"),
@@ -23,7 +24,7 @@ def test_a_platform_has_its_own_kernels_unless_the_reference_is_asked_for(kernel
     assert body_for(kernels, platform) == body
 
 
-@pytest.mark.parametrize(("kernels", "platform"), [("gpu", "cpu"), ("tpu", "gpu"), ("auto", "rocm")])
+@pytest.mark.parametrize(("kernels", "platform"), [("gpu", "cpu"), ("cpu", "gpu"), ("tpu", "gpu"), ("auto", "rocm")])
 def test_kernels_of_another_platform_are_refused(kernels, platform) -> None:
     with pytest.raises(ConfigError, match="kernels"):
         body_for(kernels, platform)
