@@ -5,15 +5,15 @@ than the products. Here each page is read once, one sequence after another, with
 `reference.online_softmax`; a sequence's numbers do not depend on the others of the batch.
 """
 
+import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numba
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from numba.core import types
 
 from pallas_kernels.cpu.foreign_call import argument, data, dimension, pointer, register, result
@@ -22,6 +22,7 @@ from pallas_kernels.reference.online_softmax import Carry
 
 ROWS_OF_A_CALL = 4  # calls that do not wait for each other are shared out over XLA's threads
 MOST_CALLS = 8
+NUMBER = 4  # bytes of a float32 or int32
 TOGETHER = 4  # values that are added at once; 8 were no faster
 
 
@@ -47,6 +48,14 @@ class _Pages(NamedTuple):
 
 
 @numba.njit(error_model="numpy")
+def _copy(numbers: Any, address: int, count: int) -> None:
+    """numbers[:count] from the float32 numbers that lie at an address."""
+    source = pointer(address, types.float32)
+    for i in range(count):
+        numbers[i] = source[i]
+
+
+@numba.njit(error_model="numpy")
 def _place(pages: _Pages, row: int, column: int) -> int:
     """Where the page of a sequence begins in the pool."""
     return (pages.table[row * pages.width + column] * pages.num_layers + pages.layer) * pages.numbers
@@ -65,22 +74,19 @@ def attend_pages(
     """Adds positions begin .. end of each sequence to its softmax."""
     rows, _, group, head_dim = queries.shape
     target = _target(group, head_dim, soft_cap)
-    where = jnp.asarray(layer, jnp.int32).reshape(1)
     calls = max(1, min(rows // ROWS_OF_A_CALL, MOST_CALLS))
     parts = []
-    for first in range(calls):  # every calls-th row: the live ones, which come first, are spread over the calls
-        *state, q, pages, start, stop = (x[first::calls] for x in (*carry, queries, table, begin, end))
-        kept = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in state)
-        call = jax.ffi.ffi_call(target, kept, input_output_aliases={0: 0, 1: 1, 2: 2})
-        parts.append(call(*state, q, pool, where, pages, start, stop))
-    if calls == 1:
-        return parts[0]
-    order = np.argsort(np.concatenate([np.arange(first, rows, calls) for first in range(calls)]))
-    maximum, total, output = (jnp.concatenate(pieces)[order] for pieces in zip(*parts, strict=True))
-    return maximum, total, output
+    for call in range(calls):
+        # All arrays go in whole, since cutting them costs more than a call; what comes out are its own rows.
+        first, last = rows * call // calls, rows * (call + 1) // calls
+        own = [jax.ShapeDtypeStruct((last - first, *x.shape[1:]), x.dtype) for x in carry]
+        where = jnp.stack([jnp.asarray(layer, jnp.int32), jnp.int32(first)])
+        parts.append(jax.ffi.ffi_call(target, own)(*carry, queries, pool, where, table, begin, end))
+    maximum, total, output = (jnp.concatenate(pieces) for pieces in zip(*parts, strict=True))
+    # Behind the barrier these are copies of blocks; fused with what follows, each number would be looked for.
+    return lax.optimization_barrier((maximum, total, output))
 
 
-@cache
 def _target(group: int, head_dim: int, soft_cap: float | None) -> str:
     """The name of the function for these shapes, compiled where it is not yet.
 
@@ -88,8 +94,14 @@ def _target(group: int, head_dim: int, soft_cap: float | None) -> str:
     function depends on.
     """
     name = f"weft_paged_decode_{group}x{head_dim}" + ("" if soft_cap is None else f"_cap_{float(soft_cap).hex()}")
-    register(name, _decode(group, head_dim, soft_cap))
+    with _registering:  # a name may be registered once, and engines may load in several threads
+        if name not in _registered:
+            register(name, _decode(group, head_dim, soft_cap))
+            _registered.add(name)
     return name
+
+
+_registering, _registered = threading.Lock(), set[str]()
 
 
 def _decode(group: int, head_dim: int, soft_cap: float | None) -> Callable[[int], None]:
@@ -137,9 +149,11 @@ def _decode(group: int, head_dim: int, soft_cap: float | None) -> Callable[[int]
 
     @numba.njit(error_model="numpy")
     def decode(frame: int) -> None:
-        num_rows, kv_heads = dimension(argument(frame, 3), 0), dimension(argument(frame, 3), 1)
-        page_size = dimension(argument(frame, 4), 2)
+        num_rows, kv_heads = dimension(result(frame, 0), 0), dimension(argument(frame, 3), 1)
+        page_size, width = dimension(argument(frame, 4), 2), dimension(argument(frame, 6), 1)
         stride = 2 * kv_heads * head_dim  # from one position to the next
+        where = pointer(data(argument(frame, 5)), types.int32)
+        first_row, heads = where[1], kv_heads * group
         softmax = _Softmax(
             pointer(data(result(frame, 0)), types.float32),
             pointer(data(result(frame, 1)), types.float32),
@@ -151,13 +165,17 @@ def _decode(group: int, head_dim: int, soft_cap: float | None) -> Callable[[int]
             pointer(data(argument(frame, 4)), types.float32),
             page_size * stride,
             dimension(argument(frame, 4), 1),
-            pointer(data(argument(frame, 5)), types.int32)[0],
-            pointer(data(argument(frame, 6)), types.int32),
-            dimension(argument(frame, 6), 1),
+            where[0],
+            pointer(data(argument(frame, 6)) + first_row * width * NUMBER, types.int32),
+            width,
         )
-        query = pointer(data(argument(frame, 3)), types.float32)
-        begin = pointer(data(argument(frame, 7)), types.int32)
-        end = pointer(data(argument(frame, 8)), types.int32)
+        query = pointer(data(argument(frame, 3)) + first_row * heads * head_dim * NUMBER, types.float32)
+        begin = pointer(data(argument(frame, 7)) + first_row * NUMBER, types.int32)
+        end = pointer(data(argument(frame, 8)) + first_row * NUMBER, types.int32)
+        _copy(softmax.maximum, data(argument(frame, 0)) + first_row * heads * NUMBER, num_rows * heads)
+        _copy(softmax.total, data(argument(frame, 1)) + first_row * heads * NUMBER, num_rows * heads)
+        outputs = num_rows * heads * head_dim
+        _copy(softmax.output, data(argument(frame, 2)) + first_row * heads * head_dim * NUMBER, outputs)
         for row in range(num_rows):
             last = (end[row] - 1) // page_size
             for column in range(begin[row] // page_size, last + 1):
@@ -169,9 +187,9 @@ def _decode(group: int, head_dim: int, soft_cap: float | None) -> Callable[[int]
                     next_at = _place(pages, row, column + 1)
                 elif row + 1 < num_rows and begin[row + 1] < end[row + 1]:
                     next_at = _place(pages, row + 1, begin[row + 1] // page_size)
-                for head in range(kv_heads * group):
+                for head in range(heads):
                     key_at = page_at + first * stride + 2 * (head // group) * head_dim
                     ahead = next_at + head * share * page_size
-                    attend(softmax, row * kv_heads * group + head, query, pages, key_at, stride, count, ahead)
+                    attend(softmax, row * heads + head, query, pages, key_at, stride, count, ahead)
 
     return decode
