@@ -5,7 +5,6 @@ than the products. Here each page is read once, one sequence after another, with
 `reference.online_softmax`; a sequence's numbers do not depend on the others of the batch.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 from numba.core import types
 
-from pallas_kernels.cpu.foreign_call import argument, data, dimension, pointer, register, result
+from pallas_kernels.cpu.foreign_call import argument, data, dimension, pointer, register_once, result
 from pallas_kernels.cpu.vectors import LINE, REORDERED, add_scaled, dot, exponentials, prefetch
 from pallas_kernels.reference.online_softmax import Carry
 
@@ -94,14 +93,8 @@ def _target(group: int, head_dim: int, soft_cap: float | None) -> str:
     function depends on.
     """
     name = f"weft_paged_decode_{group}x{head_dim}" + ("" if soft_cap is None else f"_cap_{float(soft_cap).hex()}")
-    with _registering:  # a name may be registered once, and engines may load in several threads
-        if name not in _registered:
-            register(name, _decode(group, head_dim, soft_cap))
-            _registered.add(name)
+    register_once(name, lambda: _decode(group, head_dim, soft_cap))
     return name
-
-
-_registering, _registered = threading.Lock(), set[str]()
 
 
 def _decode(group: int, head_dim: int, soft_cap: float | None) -> Callable[[int], None]:

@@ -5,6 +5,7 @@ XLA hands such a function one pointer, to a call frame whose layout is xla/ffi/a
 """
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,10 @@ from numba.extending import intrinsic
 API_VERSION = (0, 3)  # of XLA's foreign function interface; jaxlib 0.10.2 has 0.3, 0.11.2 has 0.4
 # Bytes from the begin of each struct, on machines of 64 bits.
 FRAME_EXTENSION, FRAME_ARGUMENTS, FRAME_RESULTS = 8, 72, 112
-EXTENSION_METADATA, METADATA_VERSION = 24, 24
+EXTENSION_KIND, EXTENSION_METADATA, METADATA_VERSION = 8, 24, 24
 BUFFER_DATA, BUFFER_DIMS = 24, 40
 WORD = 8
+METADATA = 1  # the kind of extension that asks for the version
 
 # As Any, because what is called has one argument fewer than what is written.
 generated: Any = intrinsic(prefer_literal=True)
@@ -66,7 +68,7 @@ def dimension(buffer: int, axis: int) -> int:
 def _asks_for_version(frame: int) -> bool:
     """Whether XLA only asks which version this is; that is answered, and nothing else may be done."""
     extension = word_at(frame + FRAME_EXTENSION)
-    if extension == 0:
+    if extension == 0 or pointer(extension + EXTENSION_KIND, types.int32)[0] != METADATA:
         return False
     version = pointer(word_at(extension + EXTENSION_METADATA) + METADATA_VERSION, types.int32)
     version[0] = API_VERSION[0]
@@ -74,19 +76,29 @@ def _asks_for_version(frame: int) -> bool:
     return True
 
 
-def register(name: str, body: Callable[[int], None]) -> None:
-    """Compiles `body`, which takes the address of a call frame and must not raise, as the target `name`."""
+def register_once(name: str, make_body: Callable[[], Callable[[int], None]]) -> None:
+    """Compiles a body as the target `name`, unless there is one.
 
-    @numba.cfunc(types.int64(types.int64))
-    def handler(frame: int) -> int:
-        if not _asks_for_version(frame):
-            body(frame)
-        return 0  # no error
+    XLA takes a name once, and engines may load in several threads. The body takes the address of a call frame and must
+    not raise.
+    """
+    with _registering:
+        if name in _handlers:
+            return
+        body = make_body()
 
-    _handlers.append(handler)
-    new_capsule = ctypes.pythonapi.PyCapsule_New
-    new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    jax.ffi.register_ffi_target(name, new_capsule(handler.address, None, None), platform="cpu")
+        @numba.cfunc(types.int64(types.int64))
+        def handler(frame: int) -> int:
+            if not _asks_for_version(frame):
+                body(frame)
+            return 0  # no error
+
+        new_capsule = ctypes.pythonapi.PyCapsule_New
+        new_capsule.restype = ctypes.py_object
+        new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        jax.ffi.register_ffi_target(name, new_capsule(handler.address, None, None), platform="cpu")
+        _handlers[name] = handler
 
 
-_handlers: list[Any] = []  # machine code that XLA may call for as long as the process lives
+_registering = threading.Lock()
+_handlers: dict[str, Any] = {}  # machine code that XLA may call for as long as the process lives

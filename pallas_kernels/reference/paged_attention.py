@@ -1,4 +1,4 @@
-"""Ragged paged attention in plain jnp: the truth for the other bodies, and the body that a CPU runs.
+"""Ragged paged attention in plain jnp: the truth for the other bodies, and most of what a CPU runs.
 
 Work is bounded by the longest live context, not by the longest possible one: both halves walk over blocks of pages in
 loops whose trip counts are read from the batch. Decoding sequences go through together, one query row each: first over

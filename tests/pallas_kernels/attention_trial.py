@@ -9,10 +9,10 @@ import numpy as np
 from pallas_kernels.dispatch import Body, paged_attention
 from pallas_kernels.ragged import AttentionOptions, PoolSpec
 from tests.pallas_kernels.attention_oracle import attend_one
-from tests.pallas_kernels.kept_pages import KeptPages
+from tests.pallas_kernels.kept_pages import LAYER, KeptPages
 from tests.pallas_kernels.ragged_sequences import PagedSequence, PagedSequences
 
-TOKENS, ROWS, LAYERS, LAYER, LONGEST = 96, 8, 2, 1, 300
+TOKENS, ROWS, LAYERS, LONGEST = 96, 8, 2, 300
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ from pallas_kernels.ragged import AttentionOptions, Pool, PoolSpec, QuantizedPag
 from pallas_kernels.tpu.blocks import Blocks, default_blocks
 from pallas_kernels.tpu.paged_attention import paged_attention, pool_shape, refusal
 from pallas_kernels.tpu.pool_layout import LANES, RowLayout, rows_per_tile
+from tests.pallas_kernels import attention_trial
 from tests.pallas_kernels.attention_oracle import attend_one
 from tests.pallas_kernels.kept_pages import LAYER, KeptPages
 from tests.pallas_kernels.ragged_sequences import PagedSequence, PagedSequences
 
-TOKENS, ROWS, LAYERS, LONGEST = 48, 12, 2, 150
+TOKENS, ROWS, LONGEST = 48, 12, 150
 RANDOM_BATCHES = 4  # of each setting; some hundreds make a long run
 SMALL_BLOCKS = Blocks(
     decode_sequences=8,
@@ -33,18 +34,8 @@ SMALL_BLOCKS = Blocks(
 
 
 @dataclass(frozen=True)
-class Setting:
-    page_size: int = 16
-    kv_heads: int = 2
-    group: int = 2
+class Setting(attention_trial.Setting):
     head_dim: int = 128
-    window: int | None = None
-    chunked: bool = False
-    value_dim: int | None = None  # latent pages where there is one
-    soft_cap: float | None = None
-    sinks: bool = False
-    dtype: str = "float32"
-    pages: str | None = None  # their type where it is another one
     tokens: int = TOKENS
     rows: int = ROWS
     blocks: Blocks | None = SMALL_BLOCKS
@@ -53,17 +44,6 @@ class Setting:
     @property
     def options(self) -> AttentionOptions:
         return AttentionOptions(1.2 * self.head_dim**-0.5, self.soft_cap, self.chunked, self.value_dim)
-
-    def pool(self, num_pages: int) -> PoolSpec:
-        return PoolSpec(
-            pages=num_pages,
-            layers=LAYERS,
-            page_size=self.page_size,
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            dtype=self.pages or self.dtype,
-            latent=self.value_dim is not None,
-        )
 
 
 TWO_CORES = Blocks(8, 3, 2, 16, 1, 3, 4, cores=2)
@@ -321,7 +301,7 @@ def test_what_cannot_be_served_is_refused_with_the_reason(
 
 def test_a_pool_of_another_layout_is_refused() -> None:
     trial = Trial(Setting())
-    pool = jnp.zeros((trial.num_pages, LAYERS, 16, 4, 128))
+    pool = jnp.zeros((trial.num_pages, attention_trial.LAYERS, 16, 4, 128))
     batch = PagedSequences(trial.random, 9, 16).batch([], num_decode=0, tokens=TOKENS, rows=ROWS, width=3)
     with pytest.raises(ValueError, match="512"):
         trial.call(trial.draw(TOKENS, 4, 128), trial.draw_rows(TOKENS), pool, batch, None)
