@@ -6,6 +6,7 @@ sharding/rules.py maps to mesh axes), and the fan-in that scales its random init
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -78,16 +79,24 @@ class WeightInit:
         return nnx.Param(jax.device_put(draw(self._random, shape).astype(dtype)), axes=axes, summed=summed)
 
 
-def contract(spec: str, x: Array, weight: Array | QuantizedArray | AdaptedArray) -> Array:
+Matmul = Callable[[Array, Array], Array]  # x [T, I], weight [I, O] -> [T, O] float32
+
+
+def contract(spec: str, x: Array, weight: Array | QuantizedArray | AdaptedArray, matmul: Matmul | None = None) -> Array:
     """An einsum of activations with a weight: summed in float32, returned in x's dtype. Every projection goes through
-    here.
+    here. `matmul` multiplies where the einsum is x [T, ...] with a weight whose first dimensions are all summed.
 
     Without float32 sums XLA:CPU converts the whole bfloat16 weight to float32 first, and on every call.
     """
     if isinstance(weight, AdaptedArray):
-        return weight.added(x, contract(spec, x, weight.weight))
+        return weight.added(x, contract(spec, x, weight.weight, matmul))
     if isinstance(weight, QuantizedArray):
         return weight.contract(spec, x)
+    if matmul is not None:
+        rows = len(spec.partition(",")[0]) - 1  # dimensions of the weight that are summed
+        columns = weight.shape[rows:]
+        flat = matmul(x.reshape(x.shape[0], -1), weight.reshape(-1, math.prod(columns)))
+        return flat.reshape(x.shape[0], *columns).astype(x.dtype)
     if spec == "thc,hcd->td":
         # Two contracted dimensions would make XLA:CPU transpose the weight on every call; one does not.
         spec, x, weight = "ti,id->td", x.reshape(x.shape[0], -1), weight.reshape(-1, weight.shape[-1])
@@ -219,5 +228,19 @@ class Head(nnx.Module):
     def __init__(self, init: WeightInit, d: int, v: int) -> None:
         self.weight = init.weight((d, v), ("model", "vocab"), fan_in=d)
 
+        self.matmul: Matmul = partial(jnp.dot, preferred_element_type=jnp.float32)
+
     def __call__(self, hidden: Array) -> Array:  # [N, D] -> [N, V]
-        return jnp.einsum("nd,dv->nv", hidden, self.weight[...], preferred_element_type=jnp.float32)
+        return self.matmul(hidden, self.weight[...])
+
+
+def use_matmul(model: Any, matmul: Matmul) -> None:
+    """From here on the model's projections multiply with that, on one device; decided once, at load."""
+    own = partial(contract, matmul=matmul)
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, GroupedQKV | GatedMLP):
+            module.contract_columns = own
+        if isinstance(module, AttentionOutput | GatedMLP):
+            module.contract_rows = own
+        if isinstance(module, Head):
+            module.matmul = matmul

@@ -1,6 +1,7 @@
 """Which body of a kernel runs. Decided once, at load, by name: never in the middle of serving, never silently."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -8,6 +9,7 @@ from typing import Literal, Protocol
 from jax import Array
 from jax.typing import DTypeLike
 
+from pallas_kernels.cpu import matmul as cpu_matmul
 from pallas_kernels.cpu import paged_attention as cpu
 from pallas_kernels.gpu import grouped_matmul as gpu_grouped_matmul
 from pallas_kernels.gpu import paged_attention as gpu
@@ -120,3 +122,12 @@ def tuned_grouped_matmul_body(name: Body, table: TuningTable) -> GroupedMatmulBo
     if name == "tpu" and table.has(TPU_GROUPED):
         return dataclasses.replace(body, matmul=TunedTpuGroupedMatmul(table))
     return body
+
+
+DenseMatmul = Callable[[Array, Array], Array]  # x [T, I], weight [I, O] -> [T, O] float32
+
+
+def dense_matmul(name: Body, threads: int) -> DenseMatmul | None:
+    """How a device by itself multiplies rows with a weight under that body, `threads` at a time; None where XLA does it
+    as well."""
+    return functools.partial(cpu_matmul.matmul, threads=threads) if name == "cpu" else None

@@ -21,8 +21,8 @@ def dot(typing_context: Any, x: Any, x_at: Any, y: Any, y_at: Any, size: Any) ->
     """sum(x[x_at : x_at + size] * y[y_at : y_at + size]) of pointers to float32; `size` is a constant."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        left = _load(builder, arguments[0], arguments[1], size.literal_value)
-        right = _load(builder, arguments[2], arguments[3], size.literal_value)
+        left = load(builder, arguments[0], arguments[1], size.literal_value)
+        right = load(builder, arguments[2], arguments[3], size.literal_value)
         product = builder.fmul(left, right, flags=REORDERED)
         kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), product.type])
         name = f"llvm.vector.reduce.fadd.v{size.literal_value}f32"
@@ -52,13 +52,13 @@ def add_scaled(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, x_at, factors, factor_at, y, y_at, stride, *_ = arguments
-        place = _place(builder, x, x_at, size.literal_value)
+        place = lanes_at(builder, x, x_at, size.literal_value)
         terms = [builder.load(place, align=4)]
         for i in range(count.literal_value):
             number = ir.Constant(ir.IntType(64), i)
-            row = _load(builder, y, builder.add(y_at, builder.mul(stride, number)), size.literal_value)
+            row = load(builder, y, builder.add(y_at, builder.mul(stride, number)), size.literal_value)
             factor = builder.load(builder.gep(factors, [builder.add(factor_at, number)]), align=4)
-            terms.append(builder.fmul(_repeated(builder, factor, row.type), row, flags=REORDERED))
+            terms.append(builder.fmul(repeated(builder, factor, row.type), row, flags=REORDERED))
         while len(terms) > 1:  # by pairs: a chain of additions would wait for each one
             pairs = zip(terms[0::2], terms[1::2], strict=False)
             terms = [builder.fadd(a, b, flags=REORDERED) for a, b in pairs] + terms[len(terms) // 2 * 2 :]
@@ -74,28 +74,35 @@ def prefetch(typing_context: Any, x: Any, x_at: Any) -> Any:
     """Asks for the line of memory that holds x[x_at], as far as the second cache: it is read soon."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = builder.bitcast(builder.gep(arguments[0], [arguments[1]]), ir.IntType(8).as_pointer())
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
-        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(ask, [place, *(number(value) for value in (TO_READ, IN_SECOND_CACHE, DATA))])
+        ask_for(builder, *arguments)
         return context.get_dummy_value()
 
     return types.none(x, types.int64), generate
 
 
-def _place(builder: Any, pointer: Any, at: Any, size: int) -> Any:
+def ask_for(builder: Any, pointer: Any, at: Any) -> None:
+    """What `prefetch` does, inside an intrinsic."""
+    place = builder.bitcast(builder.gep(pointer, [at]), ir.IntType(8).as_pointer())
+    number = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+    ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    builder.call(ask, [place, *(number(value) for value in (TO_READ, IN_SECOND_CACHE, DATA))])
+
+
+def lanes_at(builder: Any, pointer: Any, at: Any, size: int) -> Any:
+    """The place of `size` float32 numbers from pointer[at] on, inside an intrinsic."""
     return builder.bitcast(builder.gep(pointer, [at]), ir.VectorType(ir.FloatType(), size).as_pointer())
 
 
-def _repeated(builder: Any, number: Any, kind: Any) -> Any:
+def repeated(builder: Any, number: Any, kind: Any) -> Any:
+    """A vector of `kind` with the same number in each lane."""
     undefined = ir.Constant(kind, ir.Undefined)
     first = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None))
 
 
-def _load(builder: Any, pointer: Any, at: Any, size: int) -> Any:
-    return builder.load(_place(builder, pointer, at, size), align=4)
+def load(builder: Any, pointer: Any, at: Any, size: int) -> Any:
+    return builder.load(lanes_at(builder, pointer, at, size), align=4)
 
 
 @numba.njit(fastmath={"contract"}, error_model="numpy")

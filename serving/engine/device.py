@@ -16,12 +16,13 @@ from jax.sharding import Mesh
 from models import checkpoint as checkpoints
 from models.errors import CheckpointError as ModelCheckpointError
 from models.interface import LayerForm
+from models.layers import use_matmul
 from models.moe import WatchLoad, use_grouped_matmul, watch_load
 from models.quantization import QuantizationError
 from models.sequence_parallel import fewest_tokens, split_sequences
 from models.split_experts import split_experts
 from models.stages import layers_of_stages
-from pallas_kernels.dispatch import tuned_attention_body, tuned_grouped_matmul_body
+from pallas_kernels.dispatch import DenseMatmul, dense_matmul, tuned_attention_body, tuned_grouped_matmul_body
 from pallas_kernels.grouped import GroupedMatmul
 from pallas_kernels.tuning import load_table
 from serving.config import Deployment, EngineConfig
@@ -71,7 +72,7 @@ def load_executor(
     Raises CheckpointError or ConfigError.
     """
     report = progress or (lambda what, done, total: None)
-    start_backend(deployment.engine.cpu_threads)
+    threads = start_backend(deployment.engine.cpu_threads)
     on_cpu = jax.default_backend() == "cpu"
     keep_compilations(deployment.engine.compilation_cache)
     dtype = jnp.dtype(deployment.model.dtype or ("float32" if on_cpu else "bfloat16"))
@@ -84,23 +85,23 @@ def load_executor(
         chip = chip_of(jax.devices()[0].device_kind)
         table = load_table("unknown" if chip is None else chip.name)
         matmul = checked_matmul(tuned_grouped_matmul_body(name, table))
+        devices = _Devices(mesh, matmul, dense_matmul(name, threads), deployment.engine.expert_exchange, long_step)
         products = products_of(deployment.model, chip, name, on_cpu=on_cpu, devices=mesh.devices.size)
         kept = {"layers": layers, "quantization": recipe_of(deployment.model), "products": products}
         planned, shape, _ = checkpoints.abstract(deployment.model.checkpoint, dtype, mesh=mesh, **kept)
         placement = placement_of(mesh, shape.num_heads, shape.num_kv_heads)
         placement.abstract(nnx.state(planned))  # refuses what cannot be split, before any weight is read
         adapters = stacks_for(deployment, planned, placement, dtype, matmul, name)
+        folder = deployment.model.checkpoint
         source = (RandomWeights if random_weights else WeightsSource)(
-            checkpoint=deployment.model.checkpoint,
+            checkpoint=folder,
             dtype=dtype,
             kept=kept,
             max_length=max_model_len,
             placement=placement,
-            finish=lambda model: _join_devices(model, matmul, mesh, deployment.engine.expert_exchange, long_step),
+            finish=devices.join,
         )
-        model, shape = source.load(
-            deployment.model.checkpoint, progress=lambda done, total: report("loading weights", done, total)
-        )
+        model, shape = source.load(folder, progress=lambda done, total: report("loading weights", done, total))
     except MeshError as error:
         raise ConfigError(f"mesh: {error}", param="mesh") from error
     except QuantizationError as error:
@@ -113,36 +114,36 @@ def load_executor(
     lanes = mesh.shape["pipeline"]
     engine = of_a_lane(of_a_shard(deployment.engine, mesh.shape["data"]), lanes)
     cache_dtype = jnp.dtype(page_dtype(engine.cache_dtype, "float32" if on_cpu else dtype.name))
+    # One row of a bfloat16 product is ten times slower on a CPU than eight.
+    buckets = token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1)
     limits = ExecutorLimits(
         max_num_seqs=engine.max_num_seqs,
         max_model_len=max_model_len,
         page_size=engine.page_size,
         num_pages=1,
-        # One row of a bfloat16 product is ten times slower on a CPU than eight.
-        token_buckets=token_buckets(engine, smallest=8 if on_cpu and dtype == jnp.bfloat16 else 1),
+        token_buckets=buckets,
         shards=mesh.shape["data"],
         sequence_parallel_tokens=long_step,
         decode_rounds=decode_rounds(engine, mesh, on_cpu=on_cpu),
         guesses=most_guesses(deployment.speculation, mesh.shape),
     )
     body = tuned_attention_body(name, table)
-    source.finish(model)
+    devices.join(model)
     if watch is not None:
         watch_load(model, watch)
     small = load_draft(deployment, shape, max_model_len, dtype, layers, mesh, report) or load_head(
         deployment, model, shape, max_model_len, dtype, mesh, report
     )
     if small is not None:
+        devices.join_draft(small.model)
         limits = dataclasses.replace(limits, watched=small.watched)
     of_a_stage = dataclasses.replace(shape, num_layers=len(layers_of_stages(shape.num_layers, lanes)[0]))
     page = pool_on_mesh(body, pool_spec(of_a_stage, limits, cache_dtype, mesh), mesh)
     room = engine.cache_bytes
     if room is None and not engine.num_pages:
+        free = None if on_cpu else free_memory(mesh) - staging_bytes(deployment)
         measured = (model, shape, limits, body, cache_dtype, mesh)
-        staging = 0 if deployment.prefix_cache.host_bytes is None else STAGING_BYTES
-        room = CACHE_BYTES_ON_CPU // mesh.devices.size
-        if not on_cpu:
-            room = bytes_for_pages(*measured, free=free_memory(mesh) - staging)
+        room = CACHE_BYTES_ON_CPU // mesh.devices.size if free is None else bytes_for_pages(*measured, free=free)
     page_bytes = bytes_on_a_device(page) + (0 if small is None else small.page_bytes(limits, body, cache_dtype, mesh))
     limits = dataclasses.replace(limits, num_pages=page_count(engine.num_pages, room, page_bytes, limits))
     drafter = None
@@ -176,21 +177,38 @@ def load_executor(
     return LaneExecutor([executor, *(executor.beside() for _ in range(1, lanes))], executor.memory)
 
 
-def _join_devices(model: Any, matmul: GroupedMatmul, mesh: Mesh, exchange: ExpertExchange, long_step: int) -> None:
-    use_grouped_matmul(model, matmul)
-    split_experts(model, mesh, exchange)
-    split_sequences(model, mesh, long_step)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Devices:
+    """What a model is told of the devices that it runs on, once, at load."""
+
+    mesh: Mesh
+    grouped: GroupedMatmul
+    dense: DenseMatmul | None
+    exchange: ExpertExchange
+    long_step: int  # tokens
+
+    def join(self, model: Any) -> None:
+        use_grouped_matmul(model, self.grouped)
+        self.join_draft(model)
+        split_experts(model, self.mesh, self.exchange)
+        split_sequences(model, self.mesh, self.long_step)
+
+    def join_draft(self, model: Any) -> None:
+        """Of one that guesses for another."""
+        if self.dense is not None and self.mesh.devices.size == 1:
+            use_matmul(model, self.dense)
 
 
-def start_backend(cpu_threads: int | None) -> None:
-    """Creates JAX's devices; the first call in a process decides how many threads a CPU device has.
+def start_backend(cpu_threads: int | None) -> int:
+    """Creates JAX's devices; the first call in a process decides how many threads a CPU device has. Returns how many it
+    asks for.
 
     By default one core is left to the host's side of a step, the API process and its clients. On two cores a step of
     one row is faster on one thread than on two, and what a larger step loses, the server gains.
     """
     if not hasattr(os, "sched_setaffinity"):  # not Linux: XLA takes what cores there are
         jax.devices()
-        return
+        return os.cpu_count() or 1
     cores = sorted(os.sched_getaffinity(0))
     wanted = min(cpu_threads or max(1, len(cores) - 1), len(cores))
     os.sched_setaffinity(0, cores[:wanted])  # XLA makes as many threads as it sees cores
@@ -198,6 +216,7 @@ def start_backend(cpu_threads: int | None) -> None:
         jax.devices()
     finally:
         os.sched_setaffinity(0, cores)
+    return wanted
 
 
 def keep_freed_memory() -> None:
@@ -268,6 +287,11 @@ def most_guesses(speculation: SpeculationConfig, sizes: Mapping[str, int]) -> in
                 param="kind",
             )
     return speculation.depth
+
+
+def staging_bytes(deployment: Deployment) -> int:
+    """Of a device, for pages on their way to the host's memory and back."""
+    return 0 if deployment.prefix_cache.host_bytes is None else STAGING_BYTES
 
 
 def page_count(given: int | None, room: int | None, page_bytes: int, limits: ExecutorLimits) -> int:

@@ -1,9 +1,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
+from jax import Array
 
 from models import llama
+from models.layers import use_matmul
+from tests.models.forward import dense_logits
 from tests.models.tiny_checkpoint import CONFIG
 
 
@@ -20,3 +24,21 @@ def test_without_a_seed_nothing_is_allocated() -> None:
     huge = llama.parse({**CONFIG, "hidden_size": 1 << 20, "vocab_size": 1 << 20, "intermediate_size": 1 << 22})
     leaves = jax.tree.leaves(nnx.state(llama.build(huge, jnp.bfloat16, seed=None)))
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_projections_and_the_head_multiply_with_what_was_decided_at_load(bias: bool) -> None:
+    config = llama.parse({**CONFIG, "tie_word_embeddings": False, "attention_bias": bias, "mlp_bias": bias})
+    model = llama.build(config, jnp.float32, 3, layers="list")
+    ids = np.array([5, 3, 8, 13, 2])
+    right = dense_logits(model, ids)
+    shapes = []
+
+    def matmul(x: Array, weight: Array) -> Array:
+        shapes.append(weight.shape)
+        return jnp.dot(x, weight, preferred_element_type=jnp.float32)
+
+    use_matmul(model, matmul)
+    np.testing.assert_allclose(dense_logits(model, ids), right, rtol=1e-5, atol=1e-5)
+    assert len(shapes) == 4 * config.sizes.layers + 1
+    assert {len(shape) for shape in shapes} == {2}

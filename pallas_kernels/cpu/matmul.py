@@ -1,0 +1,115 @@
+"""Products of a few rows with a whole weight, as decoding makes them: compiled by Numba, called by XLA.
+
+XLA's own product reaches half of what a core can do with 2 to 64 rows. Here a tile of the output stays in registers,
+the rows are laid so that their numbers are read in order, and the weight is read once, as it lies: what is multiplied
+next is asked for meanwhile. Each number is summed in the same order however many rows there are.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numba
+import numpy as np
+from jax import Array
+from llvmlite import binding
+from numba.core import types
+
+from pallas_kernels.cpu.foreign_call import argument, data, dimension, pointer, register_once, result
+from pallas_kernels.cpu.tiles import LANES, add_product
+
+MOST_ROWS = {"float32": 256, "bfloat16": 16}  # by the weight; with more of them XLA is as fast, or faster
+DEPTH = 256  # numbers of a row gone through at once: those of 16 rows, and a line of the weight for each, are 32 KiB
+COLUMNS_OF_A_CALL = 256  # at least, where a product is dealt out to several threads
+NUMBER = 4  # bytes of a float32
+WEIGHTS = {"float32": (types.float32, NUMBER), "bfloat16": (types.uint16, 2)}  # as Numba reads them, and their bytes
+
+
+class Tile(NamedTuple):
+    """Rows and vectors of the output that stay in registers: sixteen of the 32 that AVX-512 has, or fewer."""
+
+    rows: int
+    vectors: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * LANES
+
+
+TILES = (Tile(2, 2), Tile(4, 2), Tile(8, 2), Tile(16, 1))
+
+
+@cache
+def has_wide_vectors() -> bool:
+    """Whether this machine's processor has AVX-512, which the tiles are made for; nothing was measured without."""
+    return bool(binding.get_host_cpu_features().get("avx512f"))
+
+
+def matmul(x: Array, weight: Array, threads: int = 1) -> Array:
+    """x [T, I], weight [I, O] -> [T, O] float32. XLA multiplies what is not for these tiles: a single row, many rows,
+    few columns, other types. `threads`: how many XLA has."""
+    rows, columns, kind = x.shape[0], weight.shape[1], str(weight.dtype)
+    if not 2 <= rows <= MOST_ROWS.get(kind, 0) or columns < 2 * LANES or 0 in weight.shape or not has_wide_vectors():
+        return jnp.dot(x, weight, preferred_element_type=jnp.float32)
+    tile = next((tile for tile in TILES if tile.rows >= rows), TILES[-1])
+    target = f"weft_matmul_{kind}_{tile.rows}x{tile.columns}"
+    register_once(target, lambda: _product(tile, *WEIGHTS[kind]))
+    calls = max(1, min(threads, columns // COLUMNS_OF_A_CALL))
+    wide, parts = x.astype(jnp.float32), []
+    for call in range(calls):
+        first, last = columns * call // calls, columns * (call + 1) // calls
+        part = jax.ShapeDtypeStruct((rows, last - first), jnp.float32)
+        parts.append(jax.ffi.ffi_call(target, part)(wide, weight, jnp.int32([first])))
+    return parts[0] if calls == 1 else jnp.concatenate(parts, axis=1)
+
+
+def _product(tile: Tile, kind: Any, size: int) -> Callable[[int], None]:
+    """The function of a call frame: x, the weight and the first column in, the columns from there on out."""
+    tile_rows, vectors, tile_columns = tile.rows, tile.vectors, tile.columns
+
+    @numba.njit(error_model="numpy")
+    def pack(x: Any, depth: int, begin: int, count: int, rows: int, packed: np.ndarray) -> None:
+        """Numbers begin .. begin + count of each row, those of tile_rows rows side by side; zeros for rows beyond."""
+        for panel in range(0, rows, tile_rows):
+            at = panel * count
+            for row in range(panel, panel + tile_rows):
+                for k in range(count):
+                    packed[at + k * tile_rows + row - panel] = x[row * depth + begin + k] if row < rows else 0
+
+    @numba.njit(error_model="numpy")
+    def product(frame: int) -> None:
+        rows, depth = dimension(argument(frame, 0), 0), dimension(argument(frame, 0), 1)
+        width, columns = dimension(argument(frame, 1), 1), dimension(result(frame, 0), 1)
+        x, out_at = pointer(data(argument(frame, 0)), types.float32), data(result(frame, 0))
+        first = pointer(data(argument(frame, 2)), types.int32)[0]
+        weight_at = data(argument(frame, 1)) + first * size
+        out = pointer(out_at, types.float32)
+        for i in range(rows * columns):
+            out[i] = 0
+        panels = (rows + tile_rows - 1) // tile_rows
+        packed = np.empty(panels * tile_rows * min(depth, DEPTH), np.float32)
+        edge = np.empty(tile_rows * tile_columns, np.float32)
+        packed_at, edge_at = np.int64(packed.ctypes.data), np.int64(edge.ctypes.data)
+        for begin in range(0, depth, DEPTH):
+            count = min(depth - begin, DEPTH)
+            pack(x, depth, begin, count, rows, packed)
+            for column in range(0, columns, tile_columns):
+                place = max(0, min(column, columns - tile_columns))  # the last tile covers some columns twice
+                block = pointer(weight_at + (begin * width + place) * size, kind)
+                ahead = tile_columns if column + 2 * tile_columns <= columns else 0
+                for row in range(0, rows, tile_rows):
+                    panel = pointer(packed_at + row * count * NUMBER, types.float32)
+                    if place == column and row + tile_rows <= rows:
+                        spot = pointer(out_at + (row * columns + column) * NUMBER, types.float32)
+                        add_product(panel, block, width, spot, columns, count, ahead, tile_rows, vectors)
+                        continue
+                    edge[:] = 0
+                    spot = pointer(edge_at, types.float32)
+                    add_product(panel, block, width, spot, tile_columns, count, 0, tile_rows, vectors)
+                    for i in range(min(tile_rows, rows - row)):
+                        for j in range(column - place, tile_columns):
+                            out[(row + i) * columns + place + j] += edge[i * tile_columns + j]
+
+    return product
