@@ -14,6 +14,8 @@ import numba
 from numba.core import types
 from numba.extending import intrinsic
 
+from pallas_kernels.cpu.machine_code import MachineCode, machine_code
+
 API_VERSION = (0, 3)  # of XLA's foreign function interface; jaxlib 0.10.2 has 0.3, 0.11.2 has 0.4
 # Bytes from the begin of each struct, on machines of 64 bits.
 FRAME_EXTENSION, FRAME_ARGUMENTS, FRAME_RESULTS = 8, 72, 112
@@ -77,28 +79,31 @@ def _asks_for_version(frame: int) -> bool:
 
 
 def register_once(name: str, make_body: Callable[[], Callable[[int], None]]) -> None:
-    """Compiles a body as the target `name`, unless there is one.
+    """Makes a body the target `name`, unless there is one: compiled, or as it was kept (see machine_code.py).
 
     XLA takes a name once, and engines may load in several threads. The body takes the address of a call frame and must
     not raise.
     """
     with _registering:
-        if name in _handlers:
+        if name in _registered:
             return
-        body = make_body()
-
-        @numba.cfunc(types.int64(types.int64))
-        def handler(frame: int) -> int:
-            if not _asks_for_version(frame):
-                body(frame)
-            return 0  # no error
-
+        code = machine_code(name, lambda: _handler(make_body()))
         new_capsule = ctypes.pythonapi.PyCapsule_New
         new_capsule.restype = ctypes.py_object
         new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        jax.ffi.register_ffi_target(name, new_capsule(handler.address, None, None), platform="cpu")
-        _handlers[name] = handler
+        jax.ffi.register_ffi_target(name, new_capsule(code.address, None, None), platform="cpu")
+        _registered[name] = code
+
+
+def _handler(body: Callable[[int], None]) -> Any:
+    @numba.cfunc(types.int64(types.int64))
+    def handler(frame: int) -> int:
+        if not _asks_for_version(frame):
+            body(frame)
+        return 0  # no error
+
+    return handler
 
 
 _registering = threading.Lock()
-_handlers: dict[str, Any] = {}  # machine code that XLA may call for as long as the process lives
+_registered: dict[str, MachineCode] = {}  # XLA may call them for as long as the process lives
