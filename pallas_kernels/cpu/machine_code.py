@@ -100,7 +100,6 @@ def _fingerprint() -> str:
     found = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         found.update(source.read_bytes())
-    found.update(
-        repr((numba.__version__, llvmlite.__version__, cpu_target.target_context.codegen().magic_tuple())).encode()
-    )
+    processor = cast(Any, cpu_target.target_context).codegen().magic_tuple()  # and what of it LLVM may use
+    found.update(repr((numba.__version__, llvmlite.__version__, processor)).encode())
     return found.hexdigest()[:32]
