@@ -18,6 +18,7 @@ from jax import Array
 from models.adapted_array import AdaptedArray
 from models.interface import LayerForm
 from models.quantized_array import QuantizedArray
+from pallas_kernels.dispatch import DenseMatmul
 
 Axes = tuple[str | None, ...]  # the logical name of each dimension
 
@@ -79,7 +80,7 @@ class WeightInit:
         return nnx.Param(jax.device_put(draw(self._random, shape).astype(dtype)), axes=axes, summed=summed)
 
 
-Matmul = Callable[[Array, Array], Array]  # x [T, I], weight [I, O] -> [T, O] float32
+Matmul = Callable[[Array, Array], Array]  # see dispatch.DenseMatmul
 
 
 def contract(spec: str, x: Array, weight: Array | QuantizedArray | AdaptedArray, matmul: Matmul | None = None) -> Array:
@@ -212,6 +213,7 @@ class Embedding(nnx.Module):
 
     def __init__(self, init: WeightInit, v: int, d: int, scale: float | None = None) -> None:
         self.table = init.weight((v, d), ("vocab", "model"), fan_in=d)
+        self.matmul: Matmul = partial(jnp.einsum, "nd,vd->nv", preferred_element_type=jnp.float32)
         self.scale = scale  # of the vectors, rounded to their dtype as where these models were trained
 
     def __call__(self, token_ids: Array) -> Array:  # [T] -> [T, D]
@@ -219,7 +221,7 @@ class Embedding(nnx.Module):
         return x if self.scale is None else x * jnp.asarray(self.scale, x.dtype)
 
     def logits(self, hidden: Array) -> Array:  # [N, D] -> [N, V]
-        return jnp.einsum("nd,vd->nv", hidden, self.table[...], preferred_element_type=jnp.float32)
+        return self.matmul(hidden, self.table[...])
 
 
 class Head(nnx.Module):
@@ -234,13 +236,15 @@ class Head(nnx.Module):
         return self.matmul(hidden, self.weight[...])
 
 
-def use_matmul(model: Any, matmul: Matmul) -> None:
-    """From here on the model's projections multiply with that, on one device; decided once, at load."""
-    own = partial(contract, matmul=matmul)
+def use_matmul(model: Any, matmul: DenseMatmul) -> None:
+    """From here on the model's projections and logits are that body's, on one device; decided once, at load."""
+    own = partial(contract, matmul=matmul.plain)
     for _, module in nnx.iter_modules(model):
         if isinstance(module, GroupedQKV | GatedMLP):
             module.contract_columns = own
         if isinstance(module, AttentionOutput | GatedMLP):
             module.contract_rows = own
         if isinstance(module, Head):
-            module.matmul = matmul
+            module.matmul = matmul.plain
+        if isinstance(module, Embedding):
+            module.matmul = matmul.transposed

@@ -4,13 +4,14 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from jax import Array
 from jax.typing import DTypeLike
 
 from pallas_kernels.cpu import matmul as cpu_matmul
 from pallas_kernels.cpu import paged_attention as cpu
+from pallas_kernels.cpu import transposed_matmul as cpu_transposed_matmul
 from pallas_kernels.gpu import grouped_matmul as gpu_grouped_matmul
 from pallas_kernels.gpu import paged_attention as gpu
 from pallas_kernels.grouped import ExpertWeights, GroupedMatmul
@@ -124,10 +125,16 @@ def tuned_grouped_matmul_body(name: Body, table: TuningTable) -> GroupedMatmulBo
     return body
 
 
-DenseMatmul = Callable[[Array, Array], Array]  # x [T, I], weight [I, O] -> [T, O] float32
+class DenseMatmul(NamedTuple):
+    """How a device by itself multiplies x [T, I] with a weight: to [T, O] float32."""
+
+    plain: Callable[[Array, Array], Array]  # of a weight [I, O]
+    transposed: Callable[[Array, Array], Array]  # of one [O, I]
 
 
 def dense_matmul(name: Body, threads: int) -> DenseMatmul | None:
-    """How a device by itself multiplies rows with a weight under that body, `threads` at a time; None where XLA does it
-    as well."""
-    return functools.partial(cpu_matmul.matmul, threads=threads) if name == "cpu" else None
+    """That of the body of that name, on `threads` threads; None where XLA does it as well."""
+    if name != "cpu":
+        return None
+    both = (cpu_matmul.matmul, cpu_transposed_matmul.transposed_matmul)
+    return DenseMatmul(*(functools.partial(matmul, threads=threads) for matmul in both))

@@ -56,11 +56,16 @@ def matmul(x: Array, weight: Array, threads: int = 1) -> Array:
     tile = next((tile for tile in TILES if tile.rows >= rows), TILES[-1])
     target = f"weft_matmul_{kind}_{tile.rows}x{tile.columns}"
     register_once(target, lambda: _product(tile, *WEIGHTS[kind]))
+    return dealt_out(target, x, weight, columns, threads)
+
+
+def dealt_out(target: str, x: Array, weight: Array, columns: int, threads: int) -> Array:
+    """[T, columns] from as many calls as there are threads, which XLA runs side by side: each makes some columns."""
     calls = max(1, min(threads, columns // COLUMNS_OF_A_CALL))
     wide, parts = x.astype(jnp.float32), []
     for call in range(calls):
         first, last = columns * call // calls, columns * (call + 1) // calls
-        part = jax.ShapeDtypeStruct((rows, last - first), jnp.float32)
+        part = jax.ShapeDtypeStruct((x.shape[0], last - first), jnp.float32)
         parts.append(jax.ffi.ffi_call(target, part)(wide, weight, jnp.int32([first])))
     return parts[0] if calls == 1 else jnp.concatenate(parts, axis=1)
 
@@ -103,11 +108,11 @@ def _product(tile: Tile, kind: Any, size: int) -> Callable[[int], None]:
                     panel = pointer(packed_at + row * count * NUMBER, types.float32)
                     if place == column and row + tile_rows <= rows:
                         spot = pointer(out_at + (row * columns + column) * NUMBER, types.float32)
-                        add_product(panel, block, width, spot, columns, count, ahead, tile_rows, vectors)
+                        add_product(panel, tile_rows, 1, block, width, spot, columns, count, ahead, tile_rows, vectors)
                         continue
                     edge[:] = 0
                     spot = pointer(edge_at, types.float32)
-                    add_product(panel, block, width, spot, tile_columns, count, 0, tile_rows, vectors)
+                    add_product(panel, tile_rows, 1, block, width, spot, tile_columns, count, 0, tile_rows, vectors)
                     for i in range(min(tile_rows, rows - row)):
                         for j in range(column - place, tile_columns):
                             out[(row + i) * columns + place + j] += edge[i * tile_columns + j]

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ from jax import Array
 
 from models import llama
 from models.layers import use_matmul
+from pallas_kernels.dispatch import DenseMatmul
 from tests.models.forward import dense_logits
 from tests.models.tiny_checkpoint import CONFIG
 
@@ -27,18 +30,22 @@ def test_without_a_seed_nothing_is_allocated() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_projections_and_the_head_multiply_with_what_was_decided_at_load(bias: bool) -> None:
-    config = llama.parse({**CONFIG, "tie_word_embeddings": False, "attention_bias": bias, "mlp_bias": bias})
+@pytest.mark.parametrize("tied", [False, True])
+def test_projections_and_logits_multiply_with_what_was_decided_at_load(bias: bool, tied: bool) -> None:
+    config = llama.parse({**CONFIG, "tie_word_embeddings": tied, "attention_bias": bias, "mlp_bias": bias})
     model = llama.build(config, jnp.float32, 3, layers="list")
     ids = np.array([5, 3, 8, 13, 2])
     right = dense_logits(model, ids)
-    shapes = []
+    called = Counter[str]()
 
-    def matmul(x: Array, weight: Array) -> Array:
-        shapes.append(weight.shape)
-        return jnp.dot(x, weight, preferred_element_type=jnp.float32)
+    def plain(x: Array, weight: Array) -> Array:
+        called["plain"] += 1
+        return jnp.einsum("ti,io->to", x, weight)
 
-    use_matmul(model, matmul)
+    def transposed(x: Array, weight: Array) -> Array:
+        called["transposed"] += 1
+        return jnp.einsum("ti,oi->to", x, weight)
+
+    use_matmul(model, DenseMatmul(plain, transposed))
     np.testing.assert_allclose(dense_logits(model, ids), right, rtol=1e-5, atol=1e-5)
-    assert len(shapes) == 4 * config.sizes.layers + 1
-    assert {len(shape) for shape in shapes} == {2}
+    assert called == Counter(plain=4 * config.sizes.layers + (not tied), transposed=int(tied))

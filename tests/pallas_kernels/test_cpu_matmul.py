@@ -7,18 +7,29 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pallas_kernels.cpu import matmul as module
+from pallas_kernels.cpu import matmul as plain_module
+from pallas_kernels.cpu import transposed_matmul as transposed_module
 from pallas_kernels.cpu.matmul import DEPTH, MOST_ROWS, matmul
+from pallas_kernels.cpu.transposed_matmul import transposed_matmul
 from pallas_kernels.dispatch import dense_matmul
 
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "has_wide_vectors", lambda: True)
+    use_vectors(monkeypatch, True)
+
+
+def use_vectors(monkeypatch: pytest.MonkeyPatch, wide: bool) -> None:
+    for module in (plain_module, transposed_module):
+        monkeypatch.setattr(module, "has_wide_vectors", lambda: wide)
 
 
 def is_compiled(x: Array, weight: Array) -> bool:
     return "weft_matmul" in jax.jit(matmul).lower(x, weight).as_text()
+
+
+def is_compiled_transposed(x: Array, weight: Array) -> bool:
+    return "weft_transposed" in jax.jit(transposed_matmul).lower(x, weight).as_text()
 
 
 def drawn(rows: int, depth: int, columns: int, dtype: str = "float32") -> tuple[Array, Array]:
@@ -38,11 +49,25 @@ def test_any_shape_is_multiplied(rows: int, depth: int, columns: int) -> None:
     np.testing.assert_allclose(jax.jit(matmul)(x, weight), right, rtol=1e-5, atol=2e-4)
 
 
+@pytest.mark.parametrize("rows", [2, 8, 9, 16, 17, 33, 100])
+@pytest.mark.parametrize(("depth", "columns"), [(1, 16), (7, 33), (DEPTH + 1, 47), (2 * DEPTH, 100)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_weight_that_lies_the_other_way_is_multiplied(rows: int, depth: int, columns: int, threads: int) -> None:
+    x, weight = drawn(rows, depth, columns)
+    table = weight.T
+    assert is_compiled_transposed(x, table)
+    right = np.asarray(x, np.float64) @ np.asarray(weight, np.float64)
+    found = jax.jit(transposed_matmul, static_argnums=2)(x, table, threads)
+    np.testing.assert_allclose(found, right, rtol=1e-5, atol=2e-4)
+
+
 @pytest.mark.parametrize("threads", [2, 3, 7, 100])
 def test_columns_are_dealt_out_to_threads(threads: int) -> None:
     x, weight = drawn(9, 40, 1_500)
     alone = jax.jit(matmul)(x, weight)
     np.testing.assert_array_equal(jax.jit(matmul, static_argnums=2)(x, weight, threads), alone)
+    alone = jax.jit(transposed_matmul)(x, weight.T)
+    np.testing.assert_array_equal(jax.jit(transposed_matmul, static_argnums=2)(x, weight.T, threads), alone)
 
 
 @pytest.mark.parametrize("rows", [2, 8, 16])
@@ -57,9 +82,10 @@ def test_weights_in_bfloat16_are_multiplied_as_they_are(rows: int) -> None:
 
 def test_a_row_has_the_same_numbers_however_many_there_are() -> None:
     x, weight = drawn(40, 600, 90)
-    whole = np.asarray(jax.jit(matmul)(x, weight))
-    for rows in (2, 3, 7, 16, 21):
-        np.testing.assert_array_equal(jax.jit(matmul)(x[:rows], weight), whole[:rows])
+    for product, lying in ((matmul, weight), (transposed_matmul, weight.T)):
+        whole = np.asarray(jax.jit(product)(x, lying))
+        for rows in (2, 3, 7, 16, 21):
+            np.testing.assert_array_equal(jax.jit(product)(x[:rows], lying), whole[:rows])
 
 
 def test_what_is_not_finite_stays_in_its_row_or_column() -> None:
@@ -84,16 +110,25 @@ def test_what_is_not_finite_stays_in_its_row_or_column() -> None:
 )
 def test_the_rest_is_left_to_xla(rows: int, depth: int, columns: int, dtype: str) -> None:
     x, weight = drawn(rows, depth, columns, dtype)
-    assert not is_compiled(x, weight)
     right = np.asarray(x, np.float64) @ np.asarray(weight, np.float64)
+    assert not is_compiled(x, weight)
     np.testing.assert_allclose(jax.jit(matmul)(x, weight), right, rtol=1e-2, atol=1e-2)
+    if columns >= 31:
+        weight = weight[:, :15]  # fewer than a vector
+    assert not is_compiled_transposed(x, weight.T)
+    np.testing.assert_allclose(jax.jit(transposed_matmul)(x, weight.T), right[:, :15], rtol=1e-2, atol=1e-2)
 
 
 def test_a_processor_without_wide_vectors_leaves_all_to_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "has_wide_vectors", lambda: False)
+    use_vectors(monkeypatch, False)
     assert not is_compiled(*drawn(8, 64, 64))
+    assert not is_compiled_transposed(*drawn(8, 64, 64))
 
 
 def test_only_the_cpu_body_has_products_of_its_own() -> None:
-    assert dense_matmul("cpu", 1) is not None
+    own = dense_matmul("cpu", 3)
+    assert own is not None
+    x, weight = drawn(4, 30, 800)
+    np.testing.assert_array_equal(jax.jit(own.plain)(x, weight), jax.jit(matmul)(x, weight))
+    np.testing.assert_array_equal(jax.jit(own.transposed)(x, weight.T), jax.jit(transposed_matmul)(x, weight.T))
     assert dense_matmul("reference", 1) is dense_matmul("gpu", 1) is dense_matmul("tpu", 1) is None

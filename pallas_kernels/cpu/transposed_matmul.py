@@ -1,0 +1,68 @@
+"""Products of a few rows with a weight whose rows are the columns of the output, as a table of token vectors that gives
+the logits too.
+
+As in matmul.py a tile of the output stays in registers, but here the rows of x are the lanes of its vectors: the weight
+is read once, a few of its rows side by side, each in order.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numba
+import numpy as np
+from jax import Array
+from numba.core import types
+
+from pallas_kernels.cpu.foreign_call import argument, data, dimension, pointer, register_once, result
+from pallas_kernels.cpu.matmul import MOST_ROWS, NUMBER, Tile, dealt_out, has_wide_vectors
+from pallas_kernels.cpu.tiles import LANES, add_product
+
+TILES = (Tile(8, 1), Tile(8, 2))  # rows of the weight, of which a cache of eight ways holds no more, and vectors of x's
+
+
+def transposed_matmul(x: Array, weight: Array, threads: int = 1) -> Array:
+    """x [T, I], weight [O, I] -> x @ weight.T [T, O] float32. XLA multiplies what is left to it in `matmul`, and
+    weights in bfloat16."""
+    rows, columns, kind = x.shape[0], weight.shape[0], str(weight.dtype)
+    of_tiles = kind == "float32" and 2 <= rows <= MOST_ROWS[kind] and columns >= LANES and weight.shape[1] > 0
+    if not of_tiles or not has_wide_vectors():
+        return jnp.einsum("ti,oi->to", x, weight, preferred_element_type=jnp.float32)
+    tile = next((tile for tile in TILES if tile.columns >= rows), TILES[-1])
+    target = f"weft_transposed_matmul_{tile.rows}x{tile.columns}"
+    register_once(target, lambda: _product(tile))
+    return dealt_out(target, x, weight, columns, threads)
+
+
+def _product(tile: Tile) -> Callable[[int], None]:
+    """The function of a call frame: x, the weight and its first row in, the columns from there on out."""
+    weight_rows, vectors, lanes = tile.rows, tile.vectors, tile.columns
+    number = types.float32
+
+    @numba.njit(error_model="numpy")
+    def product(frame: int) -> None:
+        rows, depth = dimension(argument(frame, 0), 0), dimension(argument(frame, 0), 1)
+        columns = dimension(result(frame, 0), 1)
+        x, out = pointer(data(argument(frame, 0)), number), pointer(data(result(frame, 0)), number)
+        first = pointer(data(argument(frame, 2)), types.int32)[0]
+        weight_at = data(argument(frame, 1)) + first * depth * NUMBER
+        padded = (rows + lanes - 1) // lanes * lanes
+        packed = np.zeros(padded * depth, np.float32)  # for each `lanes` rows of x, those numbers side by side
+        for row in range(rows):
+            at = row // lanes * lanes * depth + row % lanes
+            for k in range(depth):
+                packed[at + k * lanes] = x[row * depth + k]
+        found = np.empty(weight_rows * lanes, np.float32)
+        packed_at, found_at = np.int64(packed.ctypes.data), np.int64(found.ctypes.data)
+        for column in range(0, columns, weight_rows):
+            place = min(column, columns - weight_rows)  # the last tile makes some columns twice
+            block = pointer(weight_at + place * depth * NUMBER, number)
+            for row in range(0, rows, lanes):
+                found[:] = 0
+                panel = pointer(packed_at + row * depth * NUMBER, number)
+                spot = pointer(found_at, number)
+                add_product(block, 1, depth, panel, lanes, spot, lanes, depth, 0, weight_rows, vectors)
+                for i in range(min(lanes, rows - row)):
+                    for j in range(weight_rows):
+                        out[(row + i) * columns + place + j] = found[j * lanes + i]
+
+    return product
