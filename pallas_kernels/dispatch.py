@@ -98,11 +98,15 @@ class GroupedMatmulBody:
     matmul: GroupedMatmul
     refusal: Callable[[ExpertWeights, DTypeLike], str | None]
     """(weights or their shapes, dtype of the rows): why this body cannot multiply them; None where it can."""
+    reads_mxfp4: bool = False  # weights that stay in 4 bits on the device, by groups with a scale each
 
 
+_REFERENCE_GROUPED = GroupedMatmulBody(
+    reference_grouped_matmul.grouped_matmul, reference_grouped_matmul.refusal, reads_mxfp4=True
+)
 GROUPED_MATMULS: dict[Body, GroupedMatmulBody] = {
-    "reference": GroupedMatmulBody(reference_grouped_matmul.grouped_matmul, reference_grouped_matmul.refusal),
-    "cpu": GroupedMatmulBody(reference_grouped_matmul.grouped_matmul, reference_grouped_matmul.refusal),
+    "reference": _REFERENCE_GROUPED,
+    "cpu": _REFERENCE_GROUPED,
     "tpu": GroupedMatmulBody(tpu_grouped_matmul.grouped_matmul, tpu_grouped_matmul.refusal),
     "gpu": GroupedMatmulBody(gpu_grouped_matmul.grouped_matmul, gpu_grouped_matmul.refusal),
 }

@@ -1,7 +1,7 @@
 """What a deployment wants in fewer bits, of the model and of its pages; refused by name where it cannot be had."""
 
 from models.quantization import Products, QuantizationError, Recipe, at_load
-from pallas_kernels.dispatch import Body
+from pallas_kernels.dispatch import Body, grouped_matmul_body
 from serving.errors import ConfigError
 from serving.settings.model import CacheDtype, ModelConfig
 from sharding.chips import CHIPS, Chip
@@ -27,7 +27,7 @@ def products_of(model: ModelConfig, chip: Chip | None, body: Body, *, on_cpu: bo
     """How the weights are multiplied there. MXFP4 stays in 4 bits where the body of the experts' products reads it.
 
     Raises ConfigError for activations that the chip has no products for."""
-    keeps_mxfp4 = body in ("reference", "cpu")
+    keeps_mxfp4 = grouped_matmul_body(body).reads_mxfp4
     if model.activations is None:
         # A loop over blocks of rows that are split over devices would send them around.
         return Products(blocked=on_cpu and devices == 1, keeps_mxfp4=keeps_mxfp4)
