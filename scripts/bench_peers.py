@@ -59,7 +59,7 @@ class Peer:
     model: str = "m"
     ready_path: str = "/health"
     environment: dict[str, str] = field(default_factory=dict)
-    client_flags: tuple[str, ...] = ()
+    prompt_flag: str = "--token-ids=100-8000"
     output_flags: bool = False  # the output length must be forced through generation_config
 
 
@@ -96,7 +96,7 @@ def peers(directory: Path) -> list[Peer]:
             8304,
             model=str(checkpoint),
             environment={"HF_HUB_OFFLINE": "1"},
-            client_flags=("--text-prompts",),
+            prompt_flag="--text-prompts",
             output_flags=True,
         ),
     ]
@@ -143,7 +143,7 @@ def measure(peer: Peer, workload: Workload) -> dict[str, float]:
         command += [f"--model={peer.model}", f"--concurrency={workload.concurrency}"]
         command += [f"--num-prompts={workload.prompts}", f"--input-len={workload.input_len}"]
         command += [f"--output-len={workload.output_len}", f"--shared-prefix-len={workload.shared_prefix}"]
-        command += ["--token-ids=100-8000", f"--json={result}", *peer.client_flags]
+        command += [peer.prompt_flag, f"--json={result}"]
         if peer.output_flags:
             forced = {"max_new_tokens": workload.output_len, "min_new_tokens": workload.output_len, "do_sample": False}
             command += ["--extra-body", json.dumps({"generation_config": json.dumps(forced)})]
