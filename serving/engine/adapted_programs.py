@@ -60,7 +60,7 @@ def compile_adapted(
         if rounds > 1 and layout in layouts_of_decode(layouts):
             decode = adapted(steps.decode_rounds, stacks, program, layout, rounds)
             lowered["decode_rounds", layout] = lower_decode_rounds(decode, program, layout, both, pool, rows)
-    compiled = compile_lowered(lowered, progress)
+    compiled = compile_lowered(lowered.items(), progress)
 
     def of(name: str) -> dict:
         return {key: program for (kind, key), program in compiled.items() if kind == name}

@@ -79,7 +79,7 @@ class Drafter:
             ("draft", layout): lowered_draft(self.stage, self._guesser, layout, limits, self._given)
             for layout in dict.fromkeys(self._layouts)
         }
-        compiled = compile_lowered(lowered, progress)
+        compiled = compile_lowered(lowered.items(), progress)
         return {layout: compiled["draft", layout] for layout in dict.fromkeys(self._layouts)}
 
 

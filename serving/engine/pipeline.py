@@ -50,7 +50,8 @@ def lower_steps(
     if earlier:
         lowered, entering = lower_earlier(earlier, last, [layout], rows)
         yield from (of_stage[layout] for of_stage in lowered)
-    yield lower_programs(last.program, [layout], last.weights, last.pool, rows, entering)["forward", layout]
+    programs = lower_programs(last.program, [layout], last.weights, last.pool, rows, entering)
+    yield next(low for key, low in programs if key == ("forward", layout))
 
 
 class EarlierStages:
@@ -66,7 +67,7 @@ class EarlierStages:
         together: dict[tuple[str, object], jax.stages.Lowered] = {
             (str(i), layout): low for i, of_stage in enumerate(lowered) for layout, low in of_stage.items()
         }
-        compiled = compile_lowered(together, progress)
+        compiled = compile_lowered(together.items(), progress)
         self.residents = [Resident(stage.weights, stage.empty_pool()) for stage in stages]
         self._programs: list[Mapping[BatchLayout, jax.stages.Compiled]] = [
             {layout: compiled[str(i), layout] for layout in of_stage} for i, of_stage in enumerate(lowered)

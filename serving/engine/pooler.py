@@ -71,7 +71,7 @@ class Pooler:
             )
             for layout, states in hidden.items()
         }
-        compiled = compile_lowered(lowered, progress)
+        compiled = compile_lowered(lowered.items(), progress)
         self._programs: Mapping[BatchLayout, jax.stages.Compiled] = {
             layout: compiled["pool", layout] for layout in hidden
         }

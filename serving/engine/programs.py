@@ -5,7 +5,7 @@ recompile while serving. With the persistent compilation cache a second start re
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,7 @@ from sharding.mesh import everywhere
 from sharding.rules import spec_of
 
 Progress = Callable[[int, int], None]  # programs compiled, programs in all
+ProgramKey = tuple[str, object]  # its name and its bucket
 COMPILED_AT_ONCE = 4
 
 
@@ -86,8 +87,8 @@ def lower_programs(
     rows: SamplerRows,
     entering: Mapping[BatchLayout, jax.ShapeDtypeStruct] | None = None,
     rounds: int = 1,
-) -> dict[tuple[str, object], jax.stages.Lowered]:
-    """Every program by its name and its bucket.
+) -> Iterator[tuple[ProgramKey, jax.stages.Lowered]]:
+    """Every program, one after another as it is lowered.
 
     entering: what the last stage of a pipeline takes from those before it. rounds: see `steps.decode_rounds`.
     """
@@ -99,35 +100,37 @@ def lower_programs(
     def integers(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=whole)
 
-    lowered: dict[tuple[str, object], jax.stages.Lowered] = {}
+    sampled: set[int] = set()  # numbers of sequences, which buckets share
     for layout in layouts:
         if rounds > 1 and layout in layouts_of_decode(layouts):
             decode = functools.partial(steps.decode_rounds, program, layout, rounds)
-            lowered["decode_rounds", layout] = lower_decode_rounds(decode, program, layout, weights, pool, rows)
+            yield ("decode_rounds", layout), lower_decode_rounds(decode, program, layout, weights, pool, rows)
         handed = () if entering is None else (entering[layout],)
-        forward = functools.partial(steps.forward, program, layout)
-        lowered["forward", layout] = lower_forward(forward, program, layout, weights, pool, rows, *handed)
-        *_, logits, _, hidden = lowered["forward", layout].out_info
+        body = functools.partial(steps.forward, program, layout)
+        forward = lower_forward(body, program, layout, weights, pool, rows, *handed)
+        yield ("forward", layout), forward
+        *_, logits, _, hidden = forward.out_info
         hidden = jax.ShapeDtypeStruct(hidden.shape, hidden.dtype, sharding=tokens)
         score_prompt = jax.jit(functools.partial(steps.score_prompt, program), out_shardings=whole)
-        lowered["score_prompt", layout.all_tokens] = score_prompt.lower(weights, hidden, integers(layout.all_tokens))
+        all_tokens = integers(layout.all_tokens)
+        yield ("score_prompt", layout.all_tokens), score_prompt.lower(weights, hidden, all_tokens)
         size = layout.all_sequences
         logits = jax.ShapeDtypeStruct(logits.shape, logits.dtype, sharding=split)
-        if ("sample", size) not in lowered:
+        if size not in sampled:
+            sampled.add(size)
             sample = jax.jit(functools.partial(steps.sample, program), donate_argnums=0, out_shardings=whole)
             sequences = integers(len(SEQUENCE_FIELDS), size)
-            lowered["sample", size] = sample.lower(rows, logits, sequences)
+            yield ("sample", size), sample.lower(rows, logits, sequences)
             masks = jax.ShapeDtypeStruct((size, words_of(vocab_size)), jnp.uint32, sharding=whole)
             masked = jax.jit(functools.partial(steps.sample_masked, program), donate_argnums=0, out_shardings=whole)
-            lowered["sample_masked", size] = masked.lower(rows, logits, sequences, masks)
+            yield ("sample_masked", size), masked.lower(rows, logits, sequences, masks)
             score = jax.jit(functools.partial(steps.score, program), out_shardings=whole)
-            lowered["score", size] = score.lower(logits, integers(size))
+            yield ("score", size), score.lower(logits, integers(size))
     blank = Admission(row=0, sampling=SamplingParams(), prompt_token_ids=(), output_token_ids=())
     setup = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), admission_arrays(blank, vocab_size)
     )
-    lowered["admit", 0] = jax.jit(admit, donate_argnums=0, out_shardings=whole).lower(rows, setup)
-    return lowered
+    yield ("admit", 0), jax.jit(admit, donate_argnums=0, out_shardings=whole).lower(rows, setup)
 
 
 def layouts_of_decode(layouts: Sequence[BatchLayout]) -> list[BatchLayout]:
@@ -190,14 +193,15 @@ def lower_stage(
 
 
 def compile_lowered(
-    lowered: dict[tuple[str, object], jax.stages.Lowered], progress: Progress | None
-) -> dict[tuple[str, object], jax.stages.Compiled]:
-    """Side by side: XLA releases the interpreter's lock while it compiles."""
-    compiled: dict[tuple[str, object], jax.stages.Compiled] = {}
+    lowered: Iterable[tuple[ProgramKey, jax.stages.Lowered]], progress: Progress | None
+) -> dict[ProgramKey, jax.stages.Compiled]:
+    """Side by side, and beside what `lowered` does for the next one: XLA releases the interpreter's lock while it
+    compiles."""
+    compiled: dict[ProgramKey, jax.stages.Compiled] = {}
     with ThreadPoolExecutor(COMPILED_AT_ONCE) as threads:
-        running = {key: threads.submit(low.compile) for key, low in lowered.items()}
+        running = {key: threads.submit(low.compile) for key, low in lowered}
         for key, future in running.items():
             compiled[key] = future.result()
             if progress is not None:
-                progress(len(compiled), len(lowered))
+                progress(len(compiled), len(running))
     return compiled

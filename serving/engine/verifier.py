@@ -86,7 +86,7 @@ def compile_verifier(
         masks = (most + 1, layout.sequences, words_of(program.vocab_size))
         no_masks[layout] = put_tree(np.full(masks, ALL_BITS, np.uint32), whole)
         lowered["draw", layout] = draw.lower(rows, *drawn_from, no_masks[layout])
-    compiled = compile_lowered(lowered, progress)
+    compiled = compile_lowered(lowered.items(), progress)
 
     def of(name: str) -> dict:
         return {key: program for (kind, key), program in compiled.items() if kind == name}
