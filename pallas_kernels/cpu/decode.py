@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 from numba.core import types
 
-from pallas_kernels.cpu.foreign_call import argument, data, dimension, pointer, register_once, result
+from pallas_kernels.cpu.foreign_call import address, argument, data, dimension, pointer, register_once, result
 from pallas_kernels.cpu.vectors import LINE, REORDERED, add_scaled, dot, exponentials, prefetch
 from pallas_kernels.reference.online_softmax import Carry
 
@@ -131,7 +131,7 @@ def _decode(group: int, head_dim: int, soft_cap: float | None) -> Callable[[int]
         softmax.total[at] = softmax.total[at] * shrink + added
         for i in range(at * head_dim, (at + 1) * head_dim):
             softmax.output[i] *= shrink
-        factors = pointer(np.int64(weights.ctypes.data), types.float32)
+        factors = pointer(address(weights), types.float32)
         output, output_at, value_at = softmax.output, at * head_dim, key_at + head_dim
         whole = count // TOGETHER * TOGETHER
         for i in range(0, whole, TOGETHER):

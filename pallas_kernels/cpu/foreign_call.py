@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numba
+import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
@@ -42,6 +43,13 @@ def pointer(typing_context: Any, address: Any, kind: Any) -> Any:
 @numba.njit
 def word_at(address: int) -> int:
     return pointer(address, types.int64)[0]
+
+
+@numba.njit
+def address(array: Any) -> int:
+    """Of an array's numbers, to be taken where it is used: after its last mention the array is freed, and what is done
+    with an address from before is no mention."""
+    return np.int64(array.ctypes.data)
 
 
 @numba.njit

@@ -17,7 +17,7 @@ from jax import Array
 from llvmlite import binding
 from numba.core import types
 
-from pallas_kernels.cpu.foreign_call import argument, data, dimension, pointer, register_once, result
+from pallas_kernels.cpu.foreign_call import address, argument, data, dimension, pointer, register_once, result
 from pallas_kernels.cpu.tiles import LANES, add_product
 
 MOST_ROWS = {"float32": 256, "bfloat16": 16}  # by the weight; with more of them XLA is as fast, or faster
@@ -96,7 +96,6 @@ def _product(tile: Tile, kind: Any, size: int) -> Callable[[int], None]:
         panels = (rows + tile_rows - 1) // tile_rows
         packed = np.empty(panels * tile_rows * min(depth, DEPTH), np.float32)
         edge = np.empty(tile_rows * tile_columns, np.float32)
-        packed_at, edge_at = np.int64(packed.ctypes.data), np.int64(edge.ctypes.data)
         for begin in range(0, depth, DEPTH):
             count = min(depth - begin, DEPTH)
             pack(x, depth, begin, count, rows, packed)
@@ -105,13 +104,13 @@ def _product(tile: Tile, kind: Any, size: int) -> Callable[[int], None]:
                 block = pointer(weight_at + (begin * width + place) * size, kind)
                 ahead = tile_columns if column + 2 * tile_columns <= columns else 0
                 for row in range(0, rows, tile_rows):
-                    panel = pointer(packed_at + row * count * NUMBER, types.float32)
+                    panel = pointer(address(packed) + row * count * NUMBER, types.float32)
                     if place == column and row + tile_rows <= rows:
                         spot = pointer(out_at + (row * columns + column) * NUMBER, types.float32)
                         add_product(panel, tile_rows, 1, block, width, spot, columns, count, ahead, tile_rows, vectors)
                         continue
                     edge[:] = 0
-                    spot = pointer(edge_at, types.float32)
+                    spot = pointer(address(edge), types.float32)
                     add_product(panel, tile_rows, 1, block, width, spot, tile_columns, count, 0, tile_rows, vectors)
                     for i in range(min(tile_rows, rows - row)):
                         for j in range(column - place, tile_columns):

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from numba.core import types
 
-from pallas_kernels.cpu.foreign_call import argument, data, dimension, pointer, register_once, result
+from pallas_kernels.cpu.foreign_call import address, argument, data, dimension, pointer, register_once, result
 from pallas_kernels.cpu.matmul import MOST_ROWS, NUMBER, Tile, dealt_out, has_wide_vectors
 from pallas_kernels.cpu.tiles import LANES, add_product
 
@@ -52,14 +52,13 @@ def _product(tile: Tile) -> Callable[[int], None]:
             for k in range(depth):
                 packed[at + k * lanes] = x[row * depth + k]
         found = np.empty(weight_rows * lanes, np.float32)
-        packed_at, found_at = np.int64(packed.ctypes.data), np.int64(found.ctypes.data)
         for column in range(0, columns, weight_rows):
             place = min(column, columns - weight_rows)  # the last tile makes some columns twice
             block = pointer(weight_at + place * depth * NUMBER, number)
             for row in range(0, rows, lanes):
                 found[:] = 0
-                panel = pointer(packed_at + row * depth * NUMBER, number)
-                spot = pointer(found_at, number)
+                panel = pointer(address(packed) + row * depth * NUMBER, number)
+                spot = pointer(address(found), number)
                 add_product(block, 1, depth, panel, lanes, spot, lanes, depth, 0, weight_rows, vectors)
                 for i in range(min(lanes, rows - row)):
                     for j in range(weight_rows):
