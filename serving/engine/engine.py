@@ -11,6 +11,7 @@ Step N+1 is on the device before step N's tokens are read, so what the host does
 decoding sequence's next token is fed back on the device; the host learns it one step later.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,11 +23,14 @@ from serving.engine.constraint import Constraint
 from serving.engine.limits import ExecutorLimits
 from serving.engine.operation import EngineState
 from serving.engine.plan import StepPlan, StepResult
-from serving.engine.request import TokenEvent
+from serving.engine.request import FinishReason, TokenEvent
 from serving.engine.scheduler import Scheduler
 from serving.engine.shards import ShardedScheduler
 from serving.engine.tiers.page_tiers import PageTiers
 from serving.engine.token_masks import TokenMasks
+from serving.observability.logs import log_event
+
+logger = logging.getLogger(__name__)
 
 MOST_FORCED = 32  # tokens that a grammar feeds at once
 GRAMMAR_FAILED = "the grammar cannot be followed any further"
@@ -150,6 +154,11 @@ class EngineLoop:
         seconds = collected - max(finished.dispatched_at, self._collected_at)
         self._collected_at = collected
         events = self.scheduler.commit(finished.plan, result, seconds)
+        for event in events:
+            if event.finish_reason is FinishReason.ERROR:
+                log_event(
+                    logger, "a stream failed", level=logging.ERROR, request_id=event.request_id, reason=event.error
+                )
         self.clock.device_wait += collected - begin
         self.clock.host += self._now() - collected
         return [self._signed(event) for event in events] if self.weights else events
