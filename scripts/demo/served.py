@@ -1,4 +1,4 @@
-"""Scores the demo's tools as a running weft serves them, as functions with `"strict": true`: calls follow their schemas.
+"""Scores the demo's tools as a running weft serves them when they are `"strict": true`: calls follow their schemas.
 
     scripts/serve
     python -m scripts.demo.served http://127.0.0.1:8000 [--items 60]
