@@ -31,7 +31,7 @@ REFUSED_CHAT = {
     "function_call": Refusal("it is deprecated; use tool_choice"),
     "functions": Refusal("it is deprecated; use tools"),
     "modalities": Refusal("output is text only", (["text"],)),
-    "moderation": Refusal("there is no moderation"),
+    "moderation": Refusal("what is judged is the deployment's choice"),
     "prediction": Refusal("predicted outputs are not offered"),
     "prompt_cache_options": Refusal("the prefix cache has no options per request"),
     "prompt_cache_retention": Refusal("the prefix cache has no options per request"),

@@ -1,6 +1,7 @@
 """Weekdays, months and dates."""
 
 from scripts.demo.dialogue import Episode, Exchange, Maker
+from scripts.demo.dialogues.arithmetic import divided
 from scripts.demo.draw import Draw
 
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
@@ -180,9 +181,17 @@ def leap(year: int) -> bool:
     return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 
+def is_leap(year: int) -> str:
+    """Whether a year is a leap year, found in written steps: of a full century the first two digits are divided by 4."""
+    century, within = divmod(year, 100)
+    found = "a leap year: it has 366 days" if leap(year) else "not a leap year: it has 365 days"
+    return f"{divided(within or century, 4)} {year} is {found}."
+
+
 def date(draw: Draw) -> Episode:
     kind = draw.integer(0, 5)
     at, year = draw.integer(0, 11), draw.integer(1900, 2099)
+    year = draw.choice([1900, 2000]) if kind == 0 and draw.chance(0.06) else year
     day = draw.integer(1, LENGTHS[at])
     shown = _cased(draw, MONTHS[at])
     if kind == 0:
@@ -192,12 +201,8 @@ def date(draw: Draw) -> Episode:
             else "[leap year {y}|{y} leap year|does {y} have 366 days|how many days [has|does] {y} [have|]]" + END,
             y=year,
         ).replace("is {y} be", "is {y}")
-        answer = (
-            f"{year} is a leap year: it has 366 days." if leap(year) else f"{year} is not a leap year: it has 365 days."
-        )
-        exchange = Exchange(
-            text, answer, ("Yes." if leap(year) else "No.") if "days" not in text else None, key=f"leap {year}"
-        )
+        answer = is_leap(year)
+        exchange = Exchange(text, answer, answer, key=f"leap {year}")  # the steps are how it is found
     elif kind <= 2:
         styles = [f"{year}-{at + 1:02}-{day:02}"]
         text = draw.say(

@@ -185,7 +185,7 @@ def _pick(draw: Draw, source: Passage, absent: bool) -> tuple[str, str]:
 def _passage_episode(draw: Draw, absent: bool, turns: int) -> Episode:
     source = passage(draw)
     last = _pick(draw, source, absent)
-    before = dict.fromkeys(_pick(draw, source, draw.chance(0.25)) for _ in range(turns - 1))
+    before = dict.fromkeys(_pick(draw, source, draw.chance(0.35)) for _ in range(turns - 1))
     pairs = [*(pair for pair in before if pair != last), last]
     skill = "passages, absent" if absent else "passages"
     if draw.chance(0.4):
@@ -211,7 +211,7 @@ def absent(draw: Draw) -> Episode:
 
 def studied(draw: Draw) -> Episode:
     """Many questions on one passage: more is learned from as many tokens."""
-    return _passage_episode(draw, absent=draw.chance(0.3), turns=draw.integer(3, 8))
+    return _passage_episode(draw, absent=draw.chance(0.4), turns=draw.integer(3, 8))
 
 
 MAKERS: list[tuple[float, Maker]] = [(3.0, present), (2.0, absent), (8.0, studied)]

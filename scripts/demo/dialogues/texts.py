@@ -9,7 +9,7 @@ LEAD = "[||||||hi, |please |can you |could you |now |ok, ]"
 
 def phrase(draw: Draw) -> str:
     """A short phrase of ordinary and made-up words."""
-    kind = draw.integer(0, 6)
+    kind = draw.integer(0, 7)
     name, thing, colour = draw.first_name(), draw.thing(), draw.choice(COLOURS)
     return [
         lambda: (
@@ -21,6 +21,7 @@ def phrase(draw: Draw) -> str:
         lambda: f"I saw a {thing} in {draw.place()}",
         lambda: f"{draw.choice(['hello', 'good day', 'well done', 'goodbye', 'see you', 'welcome'])} {name}",
         lambda: f"my {thing} has {draw.number(3)} {draw.thing()}s",
+        lambda: " ".join([draw.choice(["hello", "bye", "good", "big", "my", "the"]), thing][draw.integer(0, 1) :]),
     ][kind]()
 
 
@@ -33,7 +34,7 @@ def echo(draw: Draw) -> Episode:
         LEAD + "[say|repeat|echo] this: {x}",
         "[copy|echo|repeat] this text: {x}",
         LEAD + "[say|repeat] the words {x}",
-        LEAD + "repeat {x}",
+        LEAD + "[say|repeat] {x}",
     ]
     return Episode("texts", (Exchange(draw.say(wordings, x=text), text, text),))
 
@@ -51,6 +52,7 @@ def change(draw: Draw) -> Episode:
         LEAD + f"[convert|turn|change|make] this [to|into] {kind}: {{x}}",
         f"{kind}: {{x}}",
         LEAD + f'[write|put|convert|say] "{{x}}" in {kind}',
+        LEAD + f"[write|put|say|type] {{x}} in {kind}",
     ]
     if not upper:
         text = text.title()
