@@ -12,6 +12,7 @@ sequences or of steps; when contents may be registered is `prefix_sharing.py`'s 
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Protocol
 
 
@@ -89,6 +90,13 @@ class BlockPool:
             if self._holders[page] == 1:
                 return count
         return len(table)
+
+    def num_freed(self, tables: Iterable[Sequence[int]], kept: Iterable[int]) -> int:
+        """How many pages would have no holder any more were these page tables released, `kept` not counted."""
+        held = Counter(chain.from_iterable(tables))
+        for page in kept:
+            held.pop(page, None)
+        return sum(self._holders[page] == count for page, count in held.items())
 
     def share(self, pages: Iterable[int]) -> None:
         """One more holder for each of `pages`, which must be registered."""

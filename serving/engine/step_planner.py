@@ -179,7 +179,12 @@ class StepPlanner:
         def missing() -> int:
             return count + headroom + pool.num_idle(cached) - pool.num_available
 
-        if yields and roster.background and missing() <= sum(map(roster.own_pages, roster.background)):
+        def enough() -> bool:
+            # Pages that only the background shares are free once all of it has gone; those to be shared now are not.
+            tables = (other.page_table for other in roster.background)
+            return missing() <= 0 or missing() <= pool.num_freed(tables, cached)
+
+        if yields and roster.background and enough():
             while roster.background and (not roster.free_rows or missing() > 0):
                 roster.preempt(choose_victim(roster.background, roster.own_pages))
         if missing() > 0 or not roster.free_rows:

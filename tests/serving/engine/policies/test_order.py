@@ -64,6 +64,30 @@ def test_batch_work_gives_up_its_pages_but_only_as_many_as_are_needed() -> None:
     driven.finish()
 
 
+def test_batch_work_gives_up_pages_that_only_batch_work_shares() -> None:
+    driven = DrivenScheduler(num_pages=16, page_size=4, max_num_batched_tokens=64)
+    for name in ("one", "same"):
+        driven.add(name, _prompt(40), max_tokens=20, priority=Priority.BATCH)
+    for _ in range(4):
+        driven.step()
+    driven.add("interactive", _prompt(36, first=2), max_tokens=4, priority=Priority.INTERACTIVE)
+    assert (0, 36) in spans(driven.step())
+    driven.finish()
+
+
+def test_batch_work_is_not_preempted_where_its_pages_are_those_that_the_other_shares() -> None:
+    driven = DrivenScheduler(num_pages=16, page_size=4, max_num_batched_tokens=64)
+    driven.add("standard", _prompt(12, first=2), max_tokens=30)
+    driven.add("batch", _prompt(28), max_tokens=20, priority=Priority.BATCH)
+    for _ in range(4):
+        driven.step()
+    driven.add("interactive", (*_prompt(28), *_prompt(32, first=3)), max_tokens=2, priority=Priority.INTERACTIVE)
+    for _ in range(3):
+        driven.step()
+    assert driven.scheduler.stats.preemptions == 0, "what it gave up was not enough"
+    driven.finish()
+
+
 def test_batch_work_is_left_out_of_a_step_whose_tokens_others_need() -> None:
     driven = DrivenScheduler(max_num_batched_tokens=8)
     batch = driven.add("batch", _prompt(5), max_tokens=12, priority=Priority.BATCH)
