@@ -6,7 +6,8 @@ Noise depends on (seed, position) alone, so the rest is what would have come.
 import dataclasses
 from collections.abc import Sequence
 
-from serving.engine.request import FinishReason, GenerateRequest, TokenEvent
+from serving.engine.finishing import finish_reason
+from serving.engine.request import GenerateRequest, TokenEvent
 
 
 def continued(request: GenerateRequest, token_ids: Sequence[int]) -> GenerateRequest:
@@ -28,14 +29,15 @@ def end_reached(request: GenerateRequest, token_ids: Sequence[int], max_model_le
     has delivered none cannot be told from one that had only to score its prompt, and begins again."""
     if not token_ids:
         return None
-    sampling = request.sampling
+    sampling, prompt = request.sampling, len(request.prompt_token_ids)
     output = len(request.output_token_ids) + len(token_ids)
-    if output > sampling.min_tokens:
-        token = token_ids[-1]
-        if token in sampling.stop_token_ids:
-            return TokenEvent(request_id=request.request_id, finish_reason=FinishReason.STOP, stop_token_id=token)
-        if token in sampling.eos_token_ids:
-            return TokenEvent(request_id=request.request_id, finish_reason=FinishReason.STOP)
-    if output >= sampling.max_tokens or len(request.prompt_token_ids) + output >= max_model_len:
-        return TokenEvent(request_id=request.request_id, finish_reason=FinishReason.LENGTH)
-    return None
+    reason, stop_token_id = finish_reason(
+        token_ids[-1],
+        sampling,
+        num_output=output - 1,
+        num_tokens=prompt + output,
+        max_tokens=min(prompt + sampling.max_tokens, max_model_len),
+    )
+    if reason is None:
+        return None
+    return TokenEvent(request_id=request.request_id, finish_reason=reason, stop_token_id=stop_token_id)

@@ -32,6 +32,7 @@ def test_what_a_stream_says_once_is_not_said_again() -> None:
         ({}, [3, 4], 5, (FinishReason.LENGTH, None)),
         ({"eos_token_ids": (4,)}, [3, 4], 100, (FinishReason.STOP, None)),
         ({"stop_token_ids": (4,)}, [3, 4], 100, (FinishReason.STOP, 4)),
+        ({"eos_token_ids": (4,), "stop_token_ids": (4,)}, [3, 4], 100, (FinishReason.STOP, None)),
         ({"stop_token_ids": (4,)}, [4, 3], 100, None),
         ({"stop_token_ids": (4,), "min_tokens": 3}, [3, 4], 100, None),
     ],
