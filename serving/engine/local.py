@@ -5,6 +5,7 @@ step, however many streams there are. A second thread watches that no step hangs
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -262,6 +263,8 @@ class LocalEngine:
     def _send(self, item: Stream | Question[Any] | str) -> None:
         self._inbox.append(item)
         self._arrived.set()
+        if self._ended.is_set():  # while its grammar was compiled, say: nobody empties the inbox
+            self._end_all()
 
     def _refuse_if_down(self) -> None:
         if self._failure is not None or self._closing:
@@ -286,13 +289,14 @@ class LocalEngine:
                 if self._loop.stalled:
                     self._arrived.wait(_LOOK_SECONDS)
                     self._arrived.clear()
-            self._end_all(EngineUnavailableError("the engine has stopped", code="engine_stopped"))
+            self._end_all()
         except BaseException as error:
             # Whatever it is, the streams must end and the process that owns this engine must hear of it.
             log.exception("the engine loop failed")
             self._fail(error)
         finally:
             self._ended.set()
+            self._end_all()  # also what was sent in this moment, by one who did not see it
 
     def _watch(self) -> None:
         if self._watchdog.watch(self._ended):
@@ -305,7 +309,7 @@ class LocalEngine:
         if self._failure is not None:  # a step that hung, and failed after all
             return
         self._failure = error
-        self._end_all(EngineUnavailableError("the engine failed", code="engine_failed"))
+        self._end_all()
         if self._on_failure is not None:
             self._on_failure(error)
 
@@ -350,12 +354,19 @@ class LocalEngine:
         for loop, batch in by_loop.items():
             _call_soon(loop, _put_all, batch)
 
-    def _end_all(self, error: WeftError) -> None:
-        waiting = [item for item in self._inbox if not isinstance(item, str)]
-        self._inbox.clear()
-        for stream in [*self._streams.values(), *waiting]:
-            _call_soon(stream.loop, stream.put, error)
+    def _end_all(self) -> None:
+        """From any thread, and from several at once."""
+        ending: list[Stream | Question[Any] | str] = [*self._streams.values()]
         self._streams.clear()
+        with contextlib.suppress(IndexError):
+            while True:
+                ending.append(self._inbox.popleft())
+        message, code = "the engine has stopped", "engine_stopped"
+        if self._failure is not None:
+            message, code = "the engine failed", "engine_failed"
+        for item in ending:
+            if not isinstance(item, str):
+                _call_soon(item.loop, item.put, EngineUnavailableError(message, code=code))
 
     def _snapshot(self) -> EngineStats:
         scheduler = self._loop.scheduler.stats

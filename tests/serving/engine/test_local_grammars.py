@@ -123,6 +123,30 @@ async def test_an_engine_put_to_sleep_while_a_grammar_is_compiled_takes_no_strea
         await late
 
 
+@pytest.mark.parametrize("failed", [False, True])
+async def test_an_engine_that_ends_while_a_grammar_is_compiled_ends_its_stream(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, failed: bool
+) -> None:
+    compiling, compiled = asyncio.Event(), asyncio.Event()
+
+    async def constraint(*_: object) -> None:
+        compiling.set()
+        await compiled.wait()
+
+    assert engine._grammars is not None
+    monkeypatch.setattr(engine._grammars, "constraint", constraint)
+    late = asyncio.create_task(tokens_of(engine, bound("late")))
+    await compiling.wait()
+    if failed:
+        engine._fail(RuntimeError("the device is gone"))
+    await engine.close()
+    compiled.set()
+    async with asyncio.timeout(60):
+        with pytest.raises(EngineUnavailableError) as raised:
+            await late
+    assert raised.value.code == ("engine_failed" if failed else "engine_stopped")
+
+
 async def test_an_engine_without_a_vocabulary_refuses_grammars(tmp_path: object) -> None:
     engine = start_local_engine(deployment(tmp_path), tiny_executor(), startup_seconds=1.0)
     with pytest.raises(UnsupportedError, match="grammar"):
