@@ -5,6 +5,7 @@ thread of its own where it blocks), and what touches scheduler or executor insid
 between two steps. Raises WeftError, before anything is changed, where it cannot be done.
 """
 
+import asyncio
 import dataclasses
 import logging
 import time
@@ -37,10 +38,28 @@ from serving.observability.logs import log_event
 
 log = logging.getLogger(__name__)
 
+_under_way: set[asyncio.Task[OperationReport]] = set()  # an event loop alone does not keep its tasks
+
 Handler = Callable[[Any, LiveEngine], Awaitable[OperationReport]]
 
 
 async def perform(operation: Operation, engine: LiveEngine) -> OperationReport:
+    """Carried to its end where the caller leaves. Cut off, it could leave steps held for ever, or reading weights on a
+    thread beside the steps and beside the next operation; and clients that do not wait as long as an engine takes to
+    wake would each begin that anew."""
+    task = asyncio.create_task(_perform(operation, engine))
+    _under_way.add(task)
+    task.add_done_callback(_end)
+    return await asyncio.shield(task)
+
+
+def _end(task: asyncio.Task[OperationReport]) -> None:
+    _under_way.discard(task)
+    if not task.cancelled():
+        task.exception()  # heard, also where nobody waits any more
+
+
+async def _perform(operation: Operation, engine: LiveEngine) -> OperationReport:
     begin = time.perf_counter()
     report = await HANDLERS[type(operation)](operation, engine)
     report = dataclasses.replace(report, seconds=time.perf_counter() - begin)

@@ -4,10 +4,11 @@ import asyncio
 import dataclasses
 import json
 import shutil
+import threading
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ import pytest
 
 from pallas_kernels.dispatch import attention_body
 from serving.config import Deployment, EngineConfig, ModelConfig
-from serving.engine import device_memory
+from serving.engine import device_memory, weight_update
 from serving.engine.executor import Executor
 from serving.engine.limits import ExecutorLimits
 from serving.engine.live_model import LiveModel
@@ -153,6 +154,33 @@ async def test_a_request_wakes_an_engine_that_is_set_so(executor: Executor, fold
     await engine.operate(Sleep(weights="none"))
     together = await asyncio.gather(*(events_of(engine, request(f"late {i}")) for i in range(3)))
     assert [tokens_of(events) for events in together] == [alone] * 3
+    await engine.close()
+
+
+async def test_a_wake_goes_on_where_the_request_that_asked_for_it_has_left(
+    executor: Executor, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = started(executor, folder, wakes=True)
+    alone = tokens_of(await events_of(engine, request("alone")))
+    await engine.operate(Sleep(weights="none"))
+    read, reads, begun, go_on = WeightsSource.read, [], threading.Event(), threading.Event()
+
+    def slowly(source: WeightsSource, path: Path) -> list:
+        reads.append(path)
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return read(source, path)
+
+    monkeypatch.setattr(WeightsSource, "read", slowly)
+    leaving = asyncio.create_task(events_of(engine, request("leaves")))
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    late = asyncio.create_task(events_of(engine, request("late")))
+    await asyncio.sleep(0.2)  # longer than one waits for another operation
+    go_on.set()
+    assert tokens_of(await late) == alone
+    assert len(reads) == 1
     await engine.close()
 
 
@@ -294,6 +322,32 @@ async def test_a_load_that_fails_leaves_the_old_weights_serving(
         await engine.operate(LoadWeights(checkpoint=name))
     assert tokens_of(await events_of(engine, request("still"))) == old
     assert (await engine.stats()).state == EngineState.RUNNING
+
+
+@pytest.mark.parametrize(("owner", "moment"), [(weight_update, "_hold"), (WeightsSource, "read")])
+async def test_a_load_whose_operator_leaves_is_carried_to_its_end(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, owner: Any, moment: str
+) -> None:
+    work, begun, go_on = getattr(owner, moment), threading.Event(), threading.Event()
+
+    def late(*given: Any) -> Any:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return work(*given)
+
+    monkeypatch.setattr(WeightsSource, "num_devices", 2)  # so that no step begins meanwhile
+    monkeypatch.setattr(owner, moment, late)
+    leaving = asyncio.create_task(engine.operate(LoadWeights(checkpoint="second")))
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    leaving.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(leaving, return_exceptions=True)
+    async with asyncio.timeout(PATIENCE):
+        events = await events_of(engine, request("after"))
+    assert engine.model is not None
+    assert events[0].weights == engine.model.version
+    assert engine.model.checkpoint.name == "second"
 
 
 async def test_a_link_out_of_the_folder_is_refused(engine: LocalEngine, folder: Path, tmp_path: Path) -> None:
