@@ -85,7 +85,10 @@ def _check(files: AnyFiles, table: Tensors) -> int:
     total = 0
     for name in sorted(set(files) - set(table)):
         module = name.rpartition(".")[0]
-        if isinstance(files, PackedFiles) and f"{module}.weight" in table:
+        weight = f"{module}.weight"
+        if isinstance(files, PackedFiles) and weight in table:
+            if table[weight] is None and weight != _HEAD:
+                continue  # what is not needed may be there in fewer bits too: DeepSeek-V3's layer behind the last one
             raise CheckpointError(f"tensor {name} is unexpected: {module} must be in F32, F16 or BF16, without scales")
         raise CheckpointError(f"tensor {name} is unexpected: config.json describes no such weight")
     for name, tensor in table.items():

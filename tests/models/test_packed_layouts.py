@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from models import qwen3_moe
+from models import deepseek, qwen3_moe
 from models.checkpoint import convert, load
 from models.errors import CheckpointError
 from models.interface import LayerForm
@@ -26,6 +27,7 @@ from tests.models.packed_checkpoints import (
     Pack,
     awq,
     compressed,
+    float8_blocks,
     float8_channels,
     float8_tensors,
     gptq,
@@ -38,6 +40,16 @@ IDS = np.arange(11) % 31
 def logits_of(directory: Path, layers: LayerForm = "list", **kwargs: Any) -> np.ndarray:
     model: Any = load(directory, jnp.float32, layers=layers, **kwargs)[0]
     return dense_logits(model, IDS)
+
+
+def in_shards(directory: Path, more: dict[str, np.ndarray]) -> None:
+    """The checkpoint there with `more` tensors, in a file of their own."""
+    first, second = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    (directory / "model.safetensors").rename(directory / first)
+    save_file(more, directory / second)
+    with safe_open(directory / first, framework="numpy") as file:
+        places = dict.fromkeys(file.keys(), first) | dict.fromkeys(more, second)
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -299,6 +311,22 @@ def test_a_bias_that_counts_is_not_passed_over(tmp_path: Path) -> None:
 
 def float8_group(target: str, strategy: str) -> dict[str, Any]:
     return {"targets": [target], "weights": {"num_bits": 8, "type": "float", "strategy": strategy}}
+
+
+def test_what_a_model_does_not_need_may_be_there_in_fewer_bits(tmp_path: Path) -> None:
+    """As DeepSeek-V3 is released: in float8, and with it the layer that predicts the token after the next one."""
+    latent = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "q_lora_rank": 32, "kv_lora_rank": 32}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+    config = MODEL | latent | experts | {"architectures": ["DeepseekV3ForCausalLM"], "num_key_value_heads": 4}
+    config |= {"first_k_dense_replace": 1, "moe_intermediate_size": 48, "num_nextn_predict_layers": 1}
+    named = [f"model.layers.{layer}.self_attn.kv_a_proj_with_mqa" for layer in range(2)]
+    quantization = LAYOUTS["fp8 of blocks"][1] | {"modules_to_not_convert": named}
+    directory = packed_checkpoints.write(tmp_path, float8_blocks, quantization, config, deepseek)
+    module = "model.layers.2.mlp.experts.0.down_proj"
+    parts, _ = float8_blocks(module, np.random.default_rng(4), 64, 48)
+    in_shards(directory / "packed", {f"{module}.{part}": values for part, values in parts.items()})
+    right = logits_of(directory / "full")
+    np.testing.assert_allclose(logits_of(directory / "packed"), right, atol=2e-5 * np.abs(right).max())
 
 
 def test_a_module_is_of_the_group_that_names_it_most_exactly(tmp_path: Path) -> None:
