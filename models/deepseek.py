@@ -27,7 +27,7 @@ from models.hub import Places, Tensors
 from models.interface import Attend, Cache, LayerForm, ModelShape
 from models.layers import AttentionOutput, GatedMLP, RMSNorm, WeightInit, contract
 from models.moe import GroupLimit, RoutedExperts, RouterRule, per_expert_tensors, read_experts
-from models.rope import AnyRope, Rotations, read_rope
+from models.rope import AnyRope, Rotations, read_rope, read_scaling
 from pallas_kernels.ragged import AttentionOptions
 
 architectures = ("DeepseekV3ForCausalLM", "DeepseekV2ForCausalLM")
@@ -113,7 +113,7 @@ def _read_latent(fields: Fields) -> LatentSizes:
 
 def _magnitude(fields: Fields) -> float:
     """Of queries and keys each, where positions are stretched: mscale_all_dim weighs it."""
-    scaling = fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling")
+    scaling = read_scaling(fields)
     weight = scaling.number("mscale_all_dim", 0)
     if scaling.string("rope_type", scaling.string("type", "default")) == "default" or not weight:
         return 1.0

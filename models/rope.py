@@ -159,7 +159,18 @@ def read_rope(
     Without `share` whole heads turn: the hub's library does not read partial_rotary_factor for that architecture.
     """
     reader = _Reader(head_dim, max_position, theta, share, interleaved)
-    return reader.read(fields, fields.section("rope_parameters" if "rope_parameters" in fields else "rope_scaling"))
+    return reader.read(fields, read_scaling(fields))
+
+
+def read_scaling(fields: Fields) -> Fields:
+    """What config.json says of scaling, under the newer name or the older. Raises CheckpointError where both say
+    something and not the same: who follows a model's page and adds the older to a new file would get no scaling."""
+    newer, older = fields.section("rope_parameters"), fields.section("rope_scaling")
+    if not newer.names():
+        return older
+    if not newer.says_all_of(older):
+        raise fields.error("rope_scaling", "absent beside rope_parameters, which is its newer name, or say the same")
+    return newer
 
 
 def read_layer_ropes(
@@ -171,8 +182,8 @@ def read_layer_ropes(
     `rope_local_base_freq`.
     """
     reader, local_reader = (_Reader(head_dim, max_position, base) for base in (theta, local_theta))
-    if "rope_parameters" in fields:
-        nested = fields.section("rope_parameters")
+    if fields.section("rope_parameters").names():
+        nested = read_scaling(fields)
         nested.only(("full_attention", "sliding_attention"))
         ropes = (
             reader.read(fields, nested.section("full_attention")),

@@ -70,6 +70,14 @@ def test_old_and_new_field_names_say_the_same() -> None:
     assert read_rope(Fields({"rope_theta": 5e5, "rope_scaling": old}), 64, 4096) == new
 
 
+def test_both_field_names_may_say_the_same() -> None:
+    newer = {**LLAMA3, "rope_theta": 5e5}
+    alone = read_rope(Fields({"rope_parameters": newer}), 64, 4096)
+    assert read_rope(Fields({"rope_parameters": newer, "rope_scaling": LLAMA3}), 64, 4096) == alone
+    empty: dict[str, Any] = {"rope_parameters": {}, "rope_scaling": LLAMA3, "rope_theta": 5e5}
+    assert read_rope(Fields(empty), 64, 4096) == alone
+
+
 def test_part_of_a_head_may_stay_as_it_is() -> None:
     rope = read_rope(Fields({"partial_rotary_factor": 0.25}), 64, 128, share=1.0)
     x = np.random.default_rng(0).normal(size=(3, 2, 64)).astype(np.float32)
@@ -98,6 +106,7 @@ def test_part_of_a_head_may_stay_as_it_is() -> None:
         ({"rope_scaling": {**LONG, "original_max_position_embeddings": 1}}, "original_max_position_embeddings is 1"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; it must be 1.0"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary_factor is 0.5"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "rope_scaling": YARN}, "rope_scaling is {"),
     ],
 )
 def test_what_is_not_offered_is_named(config: dict[str, Any], named: str) -> None:
@@ -155,6 +164,8 @@ def test_layers_that_slide_have_their_own_rope_in_old_and_new_files() -> None:
     everywhere = read_rope(Fields({"rope_parameters": nested["full_attention"]}), 64, 4096)
     sliding = read_rope(Fields({"rope_theta": 1e4}), 64, 4096)
     assert old == new == LayerRopes((everywhere, sliding), (1, 0))  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="absent beside rope_parameters"):
+        read_layer_ropes(Fields(LOCAL | {"rope_parameters": nested}), 64, 4096, [True], theta=2.0, local_theta=2.0)
 
 
 def test_a_traced_layer_has_the_rope_of_that_layer() -> None:
