@@ -1,8 +1,9 @@
 """Messages to the model's prompt text, by the checkpoint's Jinja chat template."""
 
 import json
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,16 @@ from serving.settings.reasoning_switch import EFFORTS, Effort, ReasoningSwitchCo
 
 MAX_MESSAGES = 4096
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_TELLS_NO_CONTENT = re.compile(r"""\bcontent['"\]\s]*\bis\s+(not\s+)?[Nn]one\b""")
 
 
 class ChatFormat:
     """Renders what `transformers`' apply_chat_template renders, with these differences:
 
     - a list of content parts becomes one text, its parts joined by newlines (vLLM's rule for templates that want text);
-    - `arguments` of tool calls may come as JSON text, as OpenAI's clients send them, and become an object;
+    - `arguments` of tool calls may come as JSON text, as OpenAI's clients send them, and become an object; or, where
+      the template fails on that, the text again;
+    - content that is missing is empty, and none beside tool calls where the template looks for that;
     - the role `developer` becomes `system` where the template says nothing of it: OpenAI's clients send the one for the
       other, and most templates refuse or misread it;
     - an assistant's message that has a `refusal` and no content has it as its content;
@@ -118,10 +122,10 @@ class ChatFormat:
             chat[-1]["content"] += marker
         text = self._render(
             name,
+            chat,
             {
                 **self._special_tokens,
                 **variables,
-                "messages": chat,
                 "tools": tools or None,
                 "documents": None,
                 "add_generation_prompt": add_generation_prompt,
@@ -145,11 +149,28 @@ class ChatFormat:
                     f"the chat template of {self._source} does not read {key}", param="chat_template_kwargs"
                 )
 
-    def _render(self, name: str, variables: Mapping[str, Any]) -> str:
-        try:
-            return self._process.render(name, variables)
-        except TemplateError as error:
-            message, kind = error.message, error.kind
+    def _written(self, name: str, chat: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+        """The messages in the forms that templates want calls in, each for where the one before it fails. DeepSeek's
+        join arguments to other text, and take a message for one with calls where its content is none."""
+        calling = any("tool_calls" in message for message in chat)
+        bare = calling and _TELLS_NO_CONTENT.search(self._templates[name]) is not None
+        likely = [_without_content(message) for message in chat] if bare else chat
+        yield likely
+        if calling:
+            yield [_with_text_arguments(message) for message in likely]
+        if bare:
+            yield chat
+
+    def _render(self, name: str, chat: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
+        failures: list[TemplateError] = []
+        for messages in self._written(name, chat):
+            try:
+                return self._process.render(name, {**variables, "messages": messages})
+            except TemplateError as error:
+                failures.append(error)
+                if error.kind != "failed":
+                    break
+        message, kind = failures[0].message, failures[0].kind
         if kind == "raised":
             raise RequestError(message, param="messages", code="refused_by_chat_template")
         if kind == "limit":
@@ -217,6 +238,19 @@ def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
         return message
     plain = {key: value for key, value in message.items() if key != "reasoning_content"}
     return {"thinking": message["reasoning_content"], **plain}
+
+
+def _without_content(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "content": message["content"] or None} if message.get("tool_calls") else message
+
+
+def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    if "tool_calls" not in message:
+        return message
+    functions = [call["function"] for call in message["tool_calls"]]
+    texts = [json.dumps(function["arguments"], ensure_ascii=False) for function in functions]
+    calls = zip(message["tool_calls"], functions, texts, strict=True)
+    return {**message, "tool_calls": [{**call, "function": {**f, "arguments": text}} for call, f, text in calls]}
 
 
 def _content_text(content: Any, where: str) -> str:

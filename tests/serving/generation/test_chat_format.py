@@ -177,6 +177,36 @@ def test_tool_calls_with_arguments_as_json_text_render_as_objects(formats: dict[
     assert "<tool_response>rain</tool_response>" in text
 
 
+@pytest.mark.parametrize("content", [None, ""])
+def test_calls_reach_a_template_that_looks_for_no_content_and_joins_arguments_to_text(content: str | None) -> None:
+    """As DeepSeek's: what it takes for an answer without calls loses them, and what is no text it cannot join."""
+    template = (
+        "{% for m in messages %}{% if m['role'] == 'assistant' and m['content'] is none %}"
+        "{% for call in m['tool_calls'] %}{{ '<' + call['function']['name'] + call['function']['arguments'] + '>' }}"
+        "{% endfor %}{% else %}{{ '|' + m['content'] }}{% endif %}{% endfor %}"
+    )
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Köln"}'}}
+    chat = [
+        *CHAT[1:2],
+        {"role": "assistant", "content": content, "tool_calls": [call]},
+        {"role": "tool", "content": "rain", "tool_call_id": "c1"},
+        {"role": "assistant", "content": None},
+    ]
+    with _format(template) as deepseek:
+        assert deepseek.render(chat) == f"|{CHAT[1]['content']}" + '<weather{"city": "Köln"}>|rain|'
+
+
+def test_a_template_that_cannot_take_no_content_gets_an_empty_one() -> None:
+    template = (
+        "{% if messages[0].content is not none %}{{ messages[1].content + messages[1].tool_calls[0].function.name }}"
+        "{{ messages[1].tool_calls[0].function.arguments.x }}{% endif %}"
+    )
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    with _format(template) as joining:
+        chat = [*CHAT[1:2], {"role": "assistant", "content": None, "tool_calls": [call]}]
+        assert joining.render(chat) == "f1"
+
+
 def test_extra_variables_reach_the_template(formats: dict[str, ChatFormat]) -> None:
     assert formats["chatml"].render(CHAT, variables={"enable_thinking": False}).endswith("<think>\n\n</think>\n\n")
 
