@@ -15,6 +15,7 @@ Calls = list[tuple[str, dict[str, Any]]] | None
 
 _LONGEST_SOURCE = 65_536  # characters of Python's syntax; its parser recurses
 _WORDS = {"true": True, "false": False, "null": None}
+_NO_TEXT = (("null", type(None)), ("object", dict), ("array", list))
 _DEEPSEEK = re.compile(r"<｜tool▁call▁begin｜>(?P<head>.*?)<｜tool▁sep｜>(?P<rest>.*?)<｜tool▁call▁end｜>", re.DOTALL)
 _FENCE = re.compile(r"(?P<name>[^\n]+)\n```json\n(?P<arguments>.*)\n```", re.DOTALL)
 _FUNCTION = re.compile(r"\s*<function=(?P<name>[^>\n]+)>(?P<rest>.*?)(?:</function>)?\s*", re.DOTALL)
@@ -197,10 +198,32 @@ def _of_texts(name: str, pairs: list[tuple[str, str]] | None, schemas: Schemas) 
 
 
 def _typed(text: str, schema: Any) -> Any:
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    if kind == "string" or (isinstance(kind, list) and "string" in kind):
-        return text
+    kinds = _kinds(schema)
     try:
-        return _DECODER.decode(text.strip())
+        value = _DECODER.decode(text.strip())
     except (ValueError, RecursionError):
-        return _WORDS.get(text.strip().lower(), text)
+        value = _WORDS.get(text.strip().lower(), text)
+    # A number or a word that may be a string is one: a postcode stays as it was written.
+    if "string" in kinds and not any(isinstance(value, form) and kind in kinds for kind, form in _NO_TEXT):
+        return text
+    return value
+
+
+def _kinds(schema: Any) -> set[str]:
+    """The types that a schema and its alternatives name."""
+    found: set[str] = set()
+    alternatives = [schema]
+    while alternatives:
+        one = alternatives.pop()
+        if not isinstance(one, dict):
+            continue
+        kind, values = one.get("type"), one.get("enum")
+        found |= {name for name in (kind if isinstance(kind, list) else [kind]) if isinstance(name, str)}
+        if kind is None and any(isinstance(value, str) for value in (*_list(values), one.get("const"))):
+            found.add("string")
+        alternatives += [*_list(one.get("anyOf")), *_list(one.get("oneOf"))]
+    return found
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from typing import Any
 
 import pytest
 
@@ -200,6 +201,19 @@ def test_values_without_quotes_become_what_their_schema_says() -> None:
     parser = CallParser(CALL_FORMS["qwen_xml"], {"f": schema})
     (call,) = ParsedText.of([*parser.feed(text), *parser.finish()]).tool_calls
     assert json.loads(call.arguments) == {"id": "007", "n": 2.5, "on": True, "any": "a\nb"}
+
+
+@pytest.mark.parametrize("optional", ["anyOf", "oneOf", "type"])
+def test_a_value_that_may_be_a_string_is_no_number(optional: str) -> None:
+    """Optional[str], as pydantic and MCP's servers write it; an enum needs no type."""
+    kinds = ["string", "null", "object"]
+    loose: dict[str, Any] = {"type": kinds} if optional == "type" else {optional: [{"type": kind} for kind in kinds]}
+    schema = {"properties": dict.fromkeys("abc", loose) | {"d": {"enum": ["1", "2"]}, "e": {"enum": [1, 2]}}}
+    values = {"a": "12345", "b": "null", "c": '{"x": 1}', "d": "1", "e": "1"}
+    body = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in values.items())
+    parser = CallParser(CALL_FORMS["qwen_xml"], {"f": schema})
+    (call,) = ParsedText.of(parser.feed(f"<tool_call>\n<function=f>\n{body}</function>\n</tool_call>")).tool_calls
+    assert json.loads(call.arguments) == {"a": "12345", "b": None, "c": {"x": 1}, "d": "1", "e": 1}
 
 
 @pytest.mark.parametrize("form", CALL_FORMS)
