@@ -116,5 +116,6 @@ class SentencePieceTokenizer:
 
 
 def _pattern(token: AddedToken) -> str:
-    before, after = (r"\s*" if swallows else "" for swallows in (token.lstrip, token.rstrip))
+    # White space is taken from its beginning alone: tried from each of its characters, a long run of it takes minutes.
+    before, after = r"(?:(?<!\s)\s+)?" if token.lstrip else "", r"\s*" if token.rstrip else ""
     return before + re.escape(token.content) + after

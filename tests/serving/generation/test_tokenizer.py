@@ -1,6 +1,7 @@
 import json
 import random
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,20 @@ def test_added_tokens_beyond_the_sentencepiece_model_are_found_in_text_and_decod
     assert [i for i in ids if i >= size] == [size, size + 2, size + 3]
     assert decode(tokenizer, ids, skip_special_tokens=False) == "<|im_start|>hello<think> world<pad>x"
     assert decode(tokenizer, ids) == "hello<think> worldx"
+
+
+def test_a_long_run_of_spaces_is_encoded_quickly_beside_a_token_that_takes_the_space_before_it(
+    sentencepiece_bpe: Path, tmp_path: Path
+) -> None:
+    shutil.copy(sentencepiece_bpe / "tokenizer.model", tmp_path)
+    size = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model")).get_piece_size()
+    write_config(tmp_path, added_tokens_decoder={str(size): {"content": "<mask>", "special": True, "lstrip": True}})
+    tokenizer = load_tokenizer(tmp_path)
+    begin = time.process_time()
+    ids = tokenizer.encode("a" + " " * 60_000 + "b  <mask>", add_special_tokens=False)
+    assert time.process_time() - begin < 2
+    assert ids[-1] == size
+    assert ids[:-1] == tokenizer.encode("a" + " " * 60_000 + "b", add_special_tokens=False)
 
 
 def test_listed_user_defined_pieces_encode_as_in_sentencepiece_and_in_transformers(tmp_path: Path) -> None:
