@@ -1,6 +1,7 @@
 """sentencepiece's tokenizer.model, with the special tokens of tokenizer_config.json around it."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor
@@ -92,7 +93,9 @@ class SentencePieceTokenizer:
         for name in [*self.checkpoint.special_tokens.values(), *self.checkpoint.more_special_tokens]:
             token_id = known.get(name, model.piece_to_id(name))
             if name in known or model.id_to_piece(token_id) == name:
-                added[token_id] = AddedToken(content=name, special=True)
+                # What the table says of the white space beside it stays true.
+                said = added.get(token_id, AddedToken(content=name, special=True))
+                added[token_id] = replace(said, content=name, special=True)
         if len({token.content for token in added.values()}) != len(added):
             raise CheckpointError(f"{path}: two ids of tokenizer_config.json's added_tokens_decoder share one text")
         return added

@@ -146,6 +146,21 @@ def test_added_tokens_beyond_the_sentencepiece_model_are_found_in_text_and_decod
     assert decode(tokenizer, ids) == "hello<think> worldx"
 
 
+def test_a_special_token_that_has_a_name_takes_the_space_beside_it_where_the_table_says_so(
+    sentencepiece_bpe: Path, tmp_path: Path
+) -> None:
+    shutil.copy(sentencepiece_bpe / "tokenizer.model", tmp_path)
+    size = load_tokenizer(sentencepiece_bpe).vocab_size
+    added = {
+        "2": {"content": "</s>", "special": True, "rstrip": True},
+        str(size): {"content": "<|im_end|>", "special": True, "lstrip": True},
+    }
+    write_config(tmp_path, added_tokens_decoder=added, additional_special_tokens=["<|im_end|>"])
+    tokenizer = load_tokenizer(tmp_path)
+    ids = tokenizer.encode("a</s>  b <|im_end|>", add_special_tokens=False)
+    assert decode(tokenizer, ids, skip_special_tokens=False) == "a</s>b<|im_end|>"
+
+
 def test_a_long_run_of_spaces_is_encoded_quickly_beside_a_token_that_takes_the_space_before_it(
     sentencepiece_bpe: Path, tmp_path: Path
 ) -> None:
