@@ -226,7 +226,7 @@ def comparison(draw: Draw) -> Episode:
     kind = draw.integer(0, 4)
     if kind <= 1:
         a, b = draw.number(3), draw.number(3)
-        larger = draw.chance(0.6)
+        larger = draw.chance(0.5)
         text = draw.say(
             LEAD
             + (
@@ -281,7 +281,7 @@ def comparison(draw: Draw) -> Episode:
 
 MAKERS: list[tuple[float, Maker]] = [
     (4.0, addition),
-    (3.5, subtraction),
+    (6.0, subtraction),
     (2.6, multiplication),
     (2.6, division),
     (0.6, in_words),

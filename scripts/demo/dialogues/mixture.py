@@ -45,17 +45,17 @@ WEIGHTS = {
     "small talk": 30.0,
     "off ground": 34.0,
     "facts": 56.0,
-    "arithmetic": 105.0,
+    "arithmetic": 120.0,
     "dates": 26.0,
     "units": 60.0,
     "texts": 36.0,
     "memory": 40.0,
-    "passages": 160.0,
+    "passages": 170.0,
     "json": 75.0,
-    "tools": 120.0,
+    "tools": 130.0,
     "built-in tools": 38.0,
-    "file search": 40.0,
-    "remote tools": 44.0,
+    "file search": 46.0,
+    "remote tools": 56.0,
 }
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")
 BESIDE_TOOLS = ("weft", "small talk", "facts", "texts", "units")  # what no tool is offered for

@@ -51,10 +51,10 @@ def plural(unit: str, count: object = 2) -> str:
 
 def _asked(draw: Draw, number: object, unit: str, short: str, other: str, other_short: str) -> str:
     spell = draw.chance(0.4)
-    symbols = draw.chance(0.25) and len(short) < 4 and len(other_short) < 4
+    symbol, other_symbol = (len(one) < 4 and draw.chance(0.35) for one in (short, other_short))
     unit, other = (SPELLINGS.get(unit, unit), SPELLINGS.get(other, other)) if spell else (unit, other)
-    first = draw.choice([f"{number} {short}", f"{number}{short}"]) if symbols else f"{number} {plural(unit, number)}"
-    second = other_short if symbols else plural(other)
+    first = draw.choice([f"{number} {short}", f"{number}{short}"]) if symbol else f"{number} {plural(unit, number)}"
+    second = other_short if other_symbol else plural(other)
     wordings = [
         "how many {o} [are|are in|in|is|make|are there in|do you get from|make up] {x}",
         "[convert|change|turn] {x} [to|into|in] {o}",

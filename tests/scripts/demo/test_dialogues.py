@@ -145,7 +145,8 @@ def test_written_products_and_quotients_are_right(a: int, b: int) -> None:
 
 def test_leap_years_follow_the_calendar() -> None:
     assert [dates.leap(year) for year in (1900, 2000, 2023, 2024)] == [False, True, False, True]
-    assert dates.is_leap(1900).startswith("19/4: ") and "remainder 3. 1900 is not a leap year" in dates.is_leap(1900)
+    assert dates.is_leap(1900).startswith("19/4: ")
+    assert "remainder 3. 1900 is not a leap year" in dates.is_leap(1900)
     assert dates.is_leap(2024).endswith("So 24 / 4 = 6. 2024 is a leap year: it has 366 days.")
 
 

@@ -177,7 +177,6 @@ async def test_a_wake_goes_on_where_the_request_that_asked_for_it_has_left(
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     late = asyncio.create_task(events_of(engine, request("late")))
-    await asyncio.sleep(0.2)  # longer than one waits for another operation
     go_on.set()
     assert tokens_of(await late) == alone
     assert len(reads) == 1
