@@ -361,12 +361,13 @@ class LocalEngine:
         with contextlib.suppress(IndexError):
             while True:
                 ending.append(self._inbox.popleft())
-        message, code = "the engine has stopped", "engine_stopped"
-        if self._failure is not None:
-            message, code = "the engine failed", "engine_failed"
+        if self._failure is None:
+            error = EngineUnavailableError("the engine has stopped", code="engine_stopped")
+        else:
+            error = EngineUnavailableError("the engine failed", code="engine_failed")
         for item in ending:
             if not isinstance(item, str):
-                _call_soon(item.loop, item.put, EngineUnavailableError(message, code=code))
+                _call_soon(item.loop, item.put, error)
 
     def _snapshot(self) -> EngineStats:
         scheduler = self._loop.scheduler.stats
