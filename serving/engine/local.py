@@ -289,14 +289,13 @@ class LocalEngine:
                 if self._loop.stalled:
                     self._arrived.wait(_LOOK_SECONDS)
                     self._arrived.clear()
-            self._end_all()
         except BaseException as error:
             # Whatever it is, the streams must end and the process that owns this engine must hear of it.
             log.exception("the engine loop failed")
             self._fail(error)
         finally:
             self._ended.set()
-            self._end_all()  # also what was sent in this moment, by one who did not see it
+            self._end_all()  # after the flag: also what was sent in this moment, by one who did not see it
 
     def _watch(self) -> None:
         if self._watchdog.watch(self._ended):
