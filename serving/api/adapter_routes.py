@@ -45,8 +45,9 @@ def adapter_routes(service: Service) -> list[Route]:
 
     async def load(request: Request) -> Response:
         body = await read_typed(request, AdapterBody, _BODY_BYTES)
-        if body.name == service.card.name:
-            raise RequestError(f"{body.name!r} is the model's own name", param="name", code="adapter_exists")
+        # As of those in the deployment: requests would go to the model of that name, and the adapter to nobody.
+        if body.name in (*service.names, *(embedder.name for embedder in service.embedders)):
+            raise RequestError(f"{body.name!r} is the name of a model here", param="name", code="adapter_exists")
         return await answer(LoadAdapter(name=body.name, folder=body.folder))
 
     async def unload(request: Request) -> Response:

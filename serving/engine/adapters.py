@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from serving.engine.adapter_lease import AdapterLease, AdapterState
 from serving.engine.adapter_slots import AdapterCounters, AdapterSlots, Load, Ticket
+from serving.engine.inner_folder import inner_folder
 from serving.errors import EngineError, EngineUnavailableError, RequestError, UnsupportedError, WeftError
 from serving.observability.logs import log_event, log_failure
 from serving.settings.adapters import ADAPTER_NAME
@@ -139,9 +140,8 @@ class Adapters:
             raise UnsupportedError(
                 "adapters cannot be loaded while serving: adapters.folder is not set in the deployment", param="folder"
             )
-        root = self._folder.resolve()
-        found = (root / folder).resolve()
-        if found == root or not found.is_relative_to(root):
+        found = inner_folder(self._folder, folder)
+        if found is None:
             raise RequestError(
                 f"folder must be the name of a folder inside of adapters.folder, not {folder[:100]!r}",
                 param="folder",

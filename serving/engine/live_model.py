@@ -4,6 +4,7 @@ Knows nothing of JAX: what does stands behind the two protocols.
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from serving.engine.inner_folder import inner_folder
 from serving.errors import NotFoundError, RequestError, UnsupportedError
 
 _LOOK_SECONDS = 0.05
@@ -86,15 +88,14 @@ class LiveModel:
                 "weights cannot be loaded while serving: operations.checkpoints names no folder that they may lie in",
                 param="checkpoint",
             )
-        root = self.folder.resolve()
-        found = (root / name).resolve()
-        if found == root or not found.is_relative_to(root):
+        found = inner_folder(self.folder, name)
+        if found is None:
             raise RequestError(
                 f"checkpoint must be the name of a folder inside of operations.checkpoints, not {name[:100]!r}",
                 param="checkpoint",
                 code="invalid_value",
             )
-        if not found.is_dir():
+        if not os.path.isdir(found):  # as Path's own it would raise for a name that is too long
             raise NotFoundError(
                 f"there is no folder {name[:100]!r} in operations.checkpoints",
                 param="checkpoint",

@@ -1,5 +1,7 @@
 """Adapters as models: chosen by name in each protocol, listed, and loaded by the admin listener alone."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,15 +10,19 @@ import pytest
 from serving.api.admin import build_admin_app
 from serving.config import ServerConfig
 from serving.engine.adapter_messages import LoadAdapter, PinAdapter, UnloadAdapter
+from serving.generation.text_embedder import TextEmbedder
+from serving.settings.routing import RoutingConfig, RoutingRule
+from tests.fakes.embedder import ENCODER, tiny_text_embedder
 from tests.serving.api.conftest import MODEL, Api, ApiMaker, chat_body, text_body
 
 CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 
 
 class Served:
-    def __init__(self, make_api: ApiMaker) -> None:
-        self.api: Api = make_api(make_api.says("fine"), adapters=True)
-        self.admin = build_admin_app(self.api.service, ServerConfig())
+    def __init__(self, make_api: ApiMaker, encoder: TextEmbedder | None = None) -> None:
+        self.api: Api = make_api(make_api.says("fine"), adapters=True, encoder=encoder)
+        routing = RoutingConfig(rules=(RoutingRule(model="auto", target=MODEL),))
+        self.admin = build_admin_app(replace(self.api.service, routing=routing), ServerConfig())
 
     async def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
         transport = httpx.ASGITransport(app=self.admin)
@@ -83,3 +89,11 @@ async def test_where_the_deployment_has_no_adapters_their_names_are_no_models(ma
     api = make_api(make_api.says("fine"))
     assert (await api.post(CHAT, chat_body(model="poet"))).status_code == 404
     assert api.engine.operations == []
+
+
+async def test_an_adapter_is_not_given_the_name_of_another_model(make_api: ApiMaker, tmp_path: Path) -> None:
+    served = Served(make_api, encoder=tiny_text_embedder(tmp_path))
+    for name in (MODEL, ENCODER, "auto"):
+        reply = await served.ask("POST", "/v1/adapters", {"name": name, "folder": "poems"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, "adapter_exists")
+    assert served.api.engine.operations == []

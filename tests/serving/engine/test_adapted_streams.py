@@ -230,6 +230,8 @@ async def test_adapters_come_and_go_by_operations(root: Path, alone: Tokens) -> 
         await stream(live, replace(request("two"), adapter="second"))
     with pytest.raises(RequestError, match="inside of adapters"):
         await live.operate(LoadAdapter(name="outside", folder="../adapters"))
+    with pytest.raises(RequestError, match="inside of adapters"):
+        await live.operate(LoadAdapter(name="outside", folder="one\0"))
     with pytest.raises(RequestError, match="there is no such file"):
         await live.operate(LoadAdapter(name="nothing", folder="nowhere"))
     assert [state.name for state in (await live.operate(ListAdapters())).adapters or ()] == ["one"]

@@ -356,6 +356,14 @@ async def test_a_link_out_of_the_folder_is_refused(engine: LocalEngine, folder: 
         await engine.operate(LoadWeights(checkpoint="link"))
 
 
+@pytest.mark.parametrize(("name", "error"), [("first\0", RequestError), ("f" * 5000, NotFoundError)])
+async def test_what_can_be_no_name_of_a_folder_is_refused(
+    engine: LocalEngine, name: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="operations.checkpoints"):
+        await engine.operate(LoadWeights(checkpoint=name))
+
+
 async def test_without_a_folder_no_weights_are_loaded(engine: LocalEngine) -> None:
     assert engine.model is not None
     engine.model.folder = None
