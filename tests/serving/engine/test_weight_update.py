@@ -360,7 +360,7 @@ async def test_a_link_out_of_the_folder_is_refused(engine: LocalEngine, folder: 
 async def test_what_can_be_no_name_of_a_folder_is_refused(
     engine: LocalEngine, name: str, error: type[Exception]
 ) -> None:
-    with pytest.raises(error, match="operations.checkpoints"):
+    with pytest.raises(error, match=r"operations\.checkpoints"):
         await engine.operate(LoadWeights(checkpoint=name))
 
 
