@@ -14,28 +14,28 @@ from jax import Array
 from numba.core import types
 
 from pallas_kernels.cpu.foreign_call import address, argument, data, dimension, pointer, register_once, result
-from pallas_kernels.cpu.matmul import MOST_ROWS, NUMBER, Tile, dealt_out, has_wide_vectors
-from pallas_kernels.cpu.tiles import LANES, add_product
-
-TILES = (Tile(8, 1), Tile(8, 2))  # rows of the weight, of which a cache of eight ways holds no more, and vectors of x's
+from pallas_kernels.cpu.matmul import NUMBER, dealt_out
+from pallas_kernels.cpu.registers import Tile, registers, tile_for
+from pallas_kernels.cpu.tiles import add_product
 
 
 def transposed_matmul(x: Array, weight: Array, threads: int = 1) -> Array:
     """x [T, I], weight [O, I] -> x @ weight.T [T, O] float32. XLA multiplies what is left to it in `matmul`, and
     weights in bfloat16."""
     rows, columns, kind = x.shape[0], weight.shape[0], str(weight.dtype)
-    of_tiles = kind == "float32" and 2 <= rows <= MOST_ROWS[kind] and columns >= LANES and weight.shape[1] > 0
-    if not of_tiles or not has_wide_vectors():
+    held = registers()
+    of_tiles = held is not None and 2 <= rows <= max(held.transposed_tiles) and columns >= held.fewest_columns
+    if held is None or not of_tiles or kind != "float32" or weight.shape[1] == 0:
         return jnp.einsum("ti,oi->to", x, weight, preferred_element_type=jnp.float32)
-    tile = next((tile for tile in TILES if tile.columns >= rows), TILES[-1])
-    target = f"weft_transposed_matmul_{tile.rows}x{tile.columns}"
+    tile = tile_for(held.transposed_tiles, rows)
+    target = f"weft_transposed_matmul_{tile.name}"
     register_once(target, lambda: _product(tile))
     return dealt_out(target, x, weight, columns, threads)
 
 
 def _product(tile: Tile) -> Callable[[int], None]:
     """The function of a call frame: x, the weight and its first row in, the columns from there on out."""
-    weight_rows, vectors, lanes = tile.rows, tile.vectors, tile.columns
+    weight_rows, vectors, lanes, width = tile.rows, tile.vectors, tile.lanes, tile.columns
     number = types.float32
 
     @numba.njit(error_model="numpy")
@@ -45,23 +45,23 @@ def _product(tile: Tile) -> Callable[[int], None]:
         x, out = pointer(data(argument(frame, 0)), number), pointer(data(result(frame, 0)), number)
         first = pointer(data(argument(frame, 2)), types.int32)[0]
         weight_at = data(argument(frame, 1)) + first * depth * NUMBER
-        padded = (rows + lanes - 1) // lanes * lanes
-        packed = np.zeros(padded * depth, np.float32)  # for each `lanes` rows of x, those numbers side by side
+        padded = (rows + width - 1) // width * width
+        packed = np.zeros(padded * depth, np.float32)  # for each `width` rows of x, those numbers side by side
         for row in range(rows):
-            at = row // lanes * lanes * depth + row % lanes
+            at = row // width * width * depth + row % width
             for k in range(depth):
-                packed[at + k * lanes] = x[row * depth + k]
-        found = np.empty(weight_rows * lanes, np.float32)
+                packed[at + k * width] = x[row * depth + k]
+        found = np.empty(weight_rows * width, np.float32)
         for column in range(0, columns, weight_rows):
             place = min(column, columns - weight_rows)  # the last tile makes some columns twice
             block = pointer(weight_at + place * depth * NUMBER, number)
-            for row in range(0, rows, lanes):
+            for row in range(0, rows, width):
                 found[:] = 0
                 panel = pointer(address(packed) + row * depth * NUMBER, number)
                 spot = pointer(address(found), number)
-                add_product(block, 1, depth, panel, lanes, spot, lanes, depth, 0, weight_rows, vectors)
-                for i in range(min(lanes, rows - row)):
+                add_product(block, 1, depth, panel, width, spot, width, depth, 0, weight_rows, vectors, lanes)
+                for i in range(min(width, rows - row)):
                     for j in range(weight_rows):
-                        out[(row + i) * columns + place + j] = found[j * lanes + i]
+                        out[(row + i) * columns + place + j] = found[j * width + i]
 
     return product

@@ -11,7 +11,7 @@ from scripts.demo.train import Stage, Trainer
 
 PHASES = ("tokenizer", "data", "train", "draft", "evaluate", "export")
 # Row length, share of long conversations, tokens made, and up to which share of the training time they are used.
-ROWS = ((256, 0.0, 12_000_000, 0.3), (640, 0.03, 16_000_000, 0.7), (1024, 0.1, 12_000_000, 1.0))
+ROWS = ((384, 0.0, 12_000_000, 0.3), (640, 0.03, 16_000_000, 0.7), (1024, 0.1, 12_000_000, 1.0))
 MODEL = {"d": 256, "layers": 6, "heads": 4, "kv_heads": 2, "ff": 704}
 DRAFT = {"d": 128, "layers": 3, "heads": 2, "kv_heads": 1, "ff": 384}
 RATE, DRAFT_RATE = 5e-3, 8e-3
@@ -31,6 +31,7 @@ class Workshop:
     anew: bool
     begin: Path | None
     warmth: float
+    seed: int
 
     @property
     def pieces(self) -> Path:
@@ -48,7 +49,7 @@ class Workshop:
 
     def data(self) -> None:
         for length, long_share, tokens, _ in ROWS:
-            folder, seed = self.work / f"rows_{length}", length * 1000
+            folder, seed = self.work / f"rows_{length}", length * 1000 + self.seed * 1_000_000
             count = dataset.write_shards(self.pieces, folder, length, long_share, tokens, seed, self.processes)
             print(f"rows of {length} tokens: {count} shards")
 
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--anew", action="store_true", help="train on from the weights there are, by a new schedule")
     parser.add_argument("--begin", type=Path, help="a folder as export writes: its tokenizer and weights to begin with")
     parser.add_argument("--warmth", type=float, default=1.0, help="share of the peak rate; less for a short run on")
+    parser.add_argument("--seed", type=int, default=0, help="of the dialogues: another one makes others")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     workshop = Workshop(**{name: value for name, value in vars(args).items() if name != "phase"})

@@ -42,20 +42,20 @@ SKILLS: dict[str, list[tuple[float, Maker]]] = {
 }
 WEIGHTS = {
     "weft": 60.0,
-    "small talk": 30.0,
+    "small talk": 26.0,
     "off ground": 34.0,
-    "facts": 56.0,
-    "arithmetic": 120.0,
+    "facts": 50.0,
+    "arithmetic": 100.0,
     "dates": 26.0,
-    "units": 60.0,
+    "units": 50.0,
     "texts": 36.0,
-    "memory": 40.0,
-    "passages": 170.0,
-    "json": 75.0,
-    "tools": 130.0,
-    "built-in tools": 38.0,
+    "memory": 36.0,
+    "passages": 280.0,
+    "json": 50.0,
+    "tools": 210.0,
+    "built-in tools": 44.0,
     "file search": 46.0,
-    "remote tools": 56.0,
+    "remote tools": 60.0,
 }
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")
 BESIDE_TOOLS = ("weft", "small talk", "facts", "texts", "units")  # what no tool is offered for
@@ -201,7 +201,7 @@ def training_episode(draw: Draw, long_share: float) -> Episode:
     kind = draw.rng.random()
     if kind < 0.62:
         return single(draw)
-    if kind < 0.90:
+    if kind < 0.92:
         return styled(draw, draw.choice([1, 1, 2, 2, 3]))
     return joined(draw, draw.integer(2, 4))
 

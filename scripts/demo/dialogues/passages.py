@@ -174,19 +174,30 @@ def asked(draw: Draw, question: str) -> str:
     return text if draw.chance(0.4) else upper(text)
 
 
-def _pick(draw: Draw, source: Passage, absent: bool) -> tuple[str, str]:
-    if absent:
-        item = draw.choice(source.absent)
-        return asked(draw, item.question), item.answer(NOT_THERE)
-    fact = draw.choice(source.facts)
+Pair = tuple[str, str]  # a question and its answer
+
+
+def _of_fact(draw: Draw, fact: Fact) -> Pair:
     return asked(draw, fact.question), fact.answer
 
 
-def _passage_episode(draw: Draw, absent: bool, turns: int) -> Episode:
+def _of_open(draw: Draw, item: Open) -> Pair:
+    return asked(draw, item.question), item.answer(NOT_THERE)
+
+
+def _pick(draw: Draw, source: Passage, absent: bool) -> Pair:
+    return _of_open(draw, draw.choice(source.absent)) if absent else _of_fact(draw, draw.choice(source.facts))
+
+
+def _some(draw: Draw, absent: bool, turns: int) -> Episode:
     source = passage(draw)
     last = _pick(draw, source, absent)
     before = dict.fromkeys(_pick(draw, source, draw.chance(0.35)) for _ in range(turns - 1))
-    pairs = [*(pair for pair in before if pair != last), last]
+    return _episode(draw, source, [*(pair for pair in before if pair != last), last], absent)
+
+
+def _episode(draw: Draw, source: Passage, pairs: list[Pair], absent: bool) -> Episode:
+    """The passage in the system's part or in the first message, and what is asked and answered on it."""
     skill = "passages, absent" if absent else "passages"
     if draw.chance(0.4):
         system = draw.choice(IN_SYSTEM)
@@ -202,16 +213,21 @@ def _passage_episode(draw: Draw, absent: bool, turns: int) -> Episode:
 
 
 def present(draw: Draw) -> Episode:
-    return _passage_episode(draw, absent=False, turns=draw.choice([1, 1, 1, 2, 3]))
+    return _some(draw, absent=False, turns=draw.choice([1, 1, 1, 2, 3]))
 
 
 def absent(draw: Draw) -> Episode:
-    return _passage_episode(draw, absent=True, turns=draw.choice([1, 1, 1, 2, 3]))
+    return _some(draw, absent=True, turns=draw.choice([1, 1, 1, 2, 3]))
 
 
 def studied(draw: Draw) -> Episode:
-    """Many questions on one passage: more is learned from as many tokens."""
-    return _passage_episode(draw, absent=draw.chance(0.4), turns=draw.integer(3, 8))
+    """A longer passage, asked for each of its facts and some that it leaves open: more is learned from as many tokens."""
+    source = passage(draw, most=10)
+    stated = [(_of_fact(draw, fact), False) for fact in draw.sample(source.facts, min(len(source.facts), 7))]
+    unstated = [(_of_open(draw, item), True) for item in draw.sample(source.absent, min(len(source.absent), 4))]
+    pairs = [*stated, *unstated[: max(1, round(0.6 * len(stated)))]]
+    draw.rng.shuffle(pairs)
+    return _episode(draw, source, [pair for pair, _ in pairs], absent=pairs[-1][1])
 
 
 MAKERS: list[tuple[float, Maker]] = [(3.0, present), (2.0, absent), (8.0, studied)]
