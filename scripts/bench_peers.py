@@ -113,7 +113,8 @@ def running(peer: Peer, log: Path) -> Iterator[None]:
             wait_ready(peer, process)
             yield
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(timeout=30)
             except subprocess.TimeoutExpired:

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from llvmlite import binding
 
+NUMBER = 4  # bytes of a float32
+DEPTH = 256  # numbers of a row gone through at once: those of 16 rows, and a line of the weight for each, are 32 KiB
+
 
 class Tile(NamedTuple):
     """Rows and vectors of an output that are summed in registers, each vector of so many float32 numbers."""
@@ -48,9 +51,9 @@ AVX512 = Registers(
 )
 # 16 registers of 8 numbers: eight to twelve sums, the vectors of the weight, and a number of x.
 AVX2 = Registers(
-    tiles={2: Tile(2, 4, 8), 8: Tile(4, 3, 8), 16: Tile(6, 2, 8), 4096: Tile(6, 2, 8, gathers=True)},
+    tiles={2: Tile(2, 4, 8), 8: Tile(4, 3, 8), 16: Tile(6, 2, 8), 4096: Tile(4, 3, 8, gathers=True)},
     transposed_tiles={8: Tile(6, 1, 8), 256: Tile(6, 2, 8)},
-    most_rows={"float32": 128, "bfloat16": 4096},
+    most_rows={"float32": 64, "bfloat16": 4096},
 )
 
 

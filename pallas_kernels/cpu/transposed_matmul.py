@@ -14,8 +14,8 @@ from jax import Array
 from numba.core import types
 
 from pallas_kernels.cpu.foreign_call import address, argument, data, dimension, pointer, register_once, result
-from pallas_kernels.cpu.matmul import NUMBER, dealt_out
-from pallas_kernels.cpu.registers import Tile, registers, tile_for
+from pallas_kernels.cpu.matmul import dealt_out
+from pallas_kernels.cpu.registers import NUMBER, Tile, registers, tile_for
 from pallas_kernels.cpu.tiles import add_product
 
 

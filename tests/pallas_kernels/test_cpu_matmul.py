@@ -9,8 +9,8 @@ from jax import Array
 
 from pallas_kernels.cpu import matmul as plain_module
 from pallas_kernels.cpu import transposed_matmul as transposed_module
-from pallas_kernels.cpu.matmul import DEPTH, matmul
-from pallas_kernels.cpu.registers import AVX2, AVX512, Registers
+from pallas_kernels.cpu.matmul import matmul
+from pallas_kernels.cpu.registers import AVX2, AVX512, DEPTH, Registers
 from pallas_kernels.cpu.transposed_matmul import transposed_matmul
 from pallas_kernels.dispatch import dense_matmul
 
@@ -24,6 +24,7 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Reg
 def use_registers(monkeypatch: pytest.MonkeyPatch, held: Registers | None) -> None:
     for module in (plain_module, transposed_module):
         monkeypatch.setattr(module, "registers", lambda: held)
+    jax.clear_caches()  # which know a product by its shapes alone
 
 
 def is_compiled(x: Array, weight: Array) -> bool:
@@ -42,7 +43,7 @@ def drawn(rows: int, depth: int, columns: int, dtype: str = "float32") -> tuple[
     )
 
 
-@pytest.mark.parametrize("rows", [2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 100])
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 63])
 @pytest.mark.parametrize(("depth", "columns"), [(1, 32), (7, 33), (DEPTH, 64), (DEPTH + 1, 47), (3 * DEPTH - 1, 100)])
 def test_any_shape_is_multiplied(rows: int, depth: int, columns: int) -> None:
     x, weight = drawn(rows, depth, columns)
