@@ -142,13 +142,15 @@ class DemoLlama(nnx.Module):
         self.gate_up = nnx.Param(params["gate_up"])
         self.down = nnx.Param(params["down"])
 
-    def __call__(self, tokens: Array, segments: Array, positions: Array) -> Array:
-        """tokens, segments, positions [B, T] -> normed hidden states [B * T, D]."""
+    def __call__(self, tokens: Array, segments: Array, positions: Array, spots: Array) -> Array:
+        """tokens, segments, positions [B, T], spots [N] of B * T -> normed hidden states of these spots [N, D]."""
         eps = self.config.eps
         x = self.embedding[...][tokens.reshape(-1)]
         for layer in range(self.config.layers):
             fused = dot(rms_norm(x, self.attention_norm[layer], eps), self.qkv[layer])
             x += dot(self._attend(fused, segments, positions), self.output[layer])
+            if layer == self.config.layers - 1:
+                x = x[spots]  # behind the last attention nobody asks for the others
             gate, up = jnp.split(dot(rms_norm(x, self.mlp_norm[layer], eps), self.gate_up[layer]), 2, axis=-1)
             x += dot(jax.nn.silu(gate) * up, self.down[layer])
         return rms_norm(x, self.norm[...], eps)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import jax
@@ -21,7 +22,9 @@ from scripts.demo import dataset
 from scripts.demo.model import DemoLlama, ModelConfig, Params, grown, initial
 from scripts.demo.optimizer import optimizer
 
-TOKENS_A_STEP = 4096
+TOKENS_A_STEP = 8192
+TOKENS_A_PART = 1280  # of a step that are computed at once: what lies between two products then stays in a cache
+LEARNED_SHARE = 7 / 16  # of a part's tokens, at most: more are left out by chance
 WARM_UP = 100
 SAVE_EVERY_SECONDS = 240.0
 LONGEST_STEP = 5.0  # seconds that a step may count for: a machine that slept has not trained
@@ -52,25 +55,35 @@ def rate(progress: Progress, budget_seconds: float, peak: float) -> float:
     return peak * cosine * min(1.0, (progress.step + 1) / WARM_UP)
 
 
-def loss(config: ModelConfig, params: Params, batch: dict[str, Array]) -> Array:
+Arrays = dict[str, Array]  # the fields of a dataset.Batch
+Step = Callable[[Params, optax.OptState, Arrays, Array], tuple[Params, optax.OptState, Array]]
+
+
+def loss(config: ModelConfig, params: Params, part: Arrays) -> Array:
+    """The sum over what is learned in one part of a step."""
     model = DemoLlama(config, params)
-    states = model(batch["tokens"], batch["segments"], batch["positions"])
-    scores = model.logits(states[batch["spots"]])
-    losses = optax.softmax_cross_entropy_with_integer_labels(scores, batch["targets"])
-    return jnp.sum(losses * batch["weights"]) / jnp.maximum(1.0, jnp.sum(batch["weights"]))
+    scores = model.logits(model(part["tokens"], part["segments"], part["positions"], part["spots"]))
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, part["targets"])
+    return jnp.sum(losses * part["weights"])
 
 
-Step = Callable[[Params, optax.OptState, dict[str, Array], Array], tuple[Params, optax.OptState, Array]]
+def mean_gradients(config: ModelConfig, params: Params, parts: Arrays) -> tuple[Array, Params]:
+    """The loss and its gradients as means over what is learned in all parts, which are stacked along the first axis."""
+
+    def add(sums: tuple[Array, Params], part: Arrays) -> tuple[tuple[Array, Params], None]:
+        return jax.tree.map(jnp.add, sums, jax.value_and_grad(partial(loss, config))(params, part)), None
+
+    sums, _ = jax.lax.scan(add, (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)), parts)
+    learned = jnp.maximum(1.0, jnp.sum(parts["weights"]))
+    return jax.tree.map(lambda value: value / learned, sums)
 
 
 def make_step(config: ModelConfig) -> Step:
     update = optimizer().update
 
     @partial(jax.jit, donate_argnums=(0, 1))
-    def step(
-        params: Params, state: optax.OptState, batch: dict[str, Array], rate: Array
-    ) -> tuple[Params, optax.OptState, Array]:
-        value, gradients = jax.value_and_grad(partial(loss, config))(params, batch)
+    def step(params: Params, state: optax.OptState, parts: Arrays, rate: Array) -> tuple[Params, optax.OptState, Array]:
+        value, gradients = mean_gradients(config, params, parts)
         changes, state = update(gradients, state, params)
         params = jax.tree.map(lambda weight, change: weight - rate * change, params, changes)
         return params, state, value
@@ -131,10 +144,11 @@ class Trainer:
         start = self.progress.seconds
         with tqdm(total=round(self.budget), initial=round(start), unit="s", disable=quiet, mininterval=5) as bar:
             for stage in stages:
-                rows = max(1, TOKENS_A_STEP // stage.length)
-                source = dataset.batches(stage.folder, rows, TOKENS_A_STEP * 9 // 16, seed=self.progress.step)
+                rows = max(1, TOKENS_A_PART // stage.length)
+                spots = round(LEARNED_SHARE * rows * stage.length)
+                source = dataset.batches(stage.folder, rows, spots, seed=self.progress.step)
                 while self.progress.seconds < stage.until * self.budget and not stopped:
-                    self.take(next(source))
+                    self.take(list(islice(source, max(1, TOKENS_A_STEP // (rows * stage.length)))))
                     bar.n = round(self.progress.seconds)
                     if self.progress.step % 20 == 0:
                         bar.set_postfix(
@@ -152,15 +166,14 @@ class Trainer:
         if stopped:
             raise SystemExit(f"stopped after step {self.progress.step}; the same command goes on from there")
 
-    def take(self, batch: dataset.Batch) -> None:
-        """One step of training; its time counts towards the budget."""
+    def take(self, parts: list[dataset.Batch]) -> None:
+        """One step of training on batches of one shape; its time counts towards the budget."""
         began = time.monotonic()
         now = jnp.asarray(rate(self.progress, self.budget, self.peak), jnp.float32)
-        self.params, self.state, value = self.step(
-            self.params, self.state, {name: jnp.asarray(part) for name, part in vars(batch).items()}, now
-        )
+        stacked = {name: jnp.asarray(np.stack([vars(part)[name] for part in parts])) for name in vars(parts[0])}
+        self.params, self.state, value = self.step(self.params, self.state, stacked, now)
         self.losses.append(float(value))
         self.progress.step += 1
-        self.progress.tokens += int(np.count_nonzero(batch.segments))
+        self.progress.tokens += sum(int(np.count_nonzero(part.segments)) for part in parts)
         if self.progress.step > 1:  # the first step compiles
             self.progress.seconds += min(time.monotonic() - began, LONGEST_STEP)

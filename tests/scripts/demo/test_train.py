@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 
 from scripts.demo import dataset, decode, export, tokenizer
 from scripts.demo.model import DemoLlama, ModelConfig, grown, initial
-from scripts.demo.train import Stage, Trainer, rate
+from scripts.demo.train import Stage, Trainer, mean_gradients, rate
 
 TINY = ModelConfig(vocab=0, d=32, layers=2, heads=2, kv_heads=1, head_dim=16, ff=64)
 
@@ -55,9 +55,9 @@ def test_a_batch_predicts_the_next_token_within_a_dialogue(workshop: Path) -> No
 
 def test_a_few_steps_lower_the_loss_and_a_new_trainer_goes_on_from_them(workshop: Path, config: ModelConfig) -> None:
     trainer = Trainer(config, workshop / "run", peak=1e-2, budget_seconds=1e9)
-    source = dataset.batches(workshop / "rows", rows=8, learned_spots=512, seed=0)
+    source = dataset.batches(workshop / "rows", rows=4, learned_spots=256, seed=0)
     for _ in range(30):
-        trainer.take(next(source))
+        trainer.take([next(source), next(source)])
     assert np.mean(trainer.losses[-5:]) < np.mean(trainer.losses[:5]) - 0.2
     trainer.save()
     again = Trainer(config, workshop / "run", peak=1e-2, budget_seconds=1e9)
@@ -78,9 +78,9 @@ def test_a_model_begins_as_one_of_fewer_layers(workshop: Path, config: ModelConf
     larger = replace(config, layers=3)
     trainer = Trainer(larger, workshop / "grown", peak=1e-2, budget_seconds=1e9)
     trainer.begin(config, params)
-    rows = jnp.arange(20, 60)[None], jnp.ones((1, 40), int), jnp.arange(40)[None]
+    rows = jnp.arange(20, 60)[None], jnp.ones((1, 40), int), jnp.arange(40)[None], jnp.arange(40)
     np.testing.assert_allclose(DemoLlama(larger, trainer.params)(*rows), DemoLlama(config, params)(*rows), atol=1e-6)
-    trainer.take(next(dataset.batches(workshop / "rows", rows=8, learned_spots=512, seed=0)))
+    trainer.take([next(dataset.batches(workshop / "rows", rows=8, learned_spots=512, seed=0))])
     assert np.all(np.any(np.asarray(trainer.params["down"]) != 0, axis=(1, 2)))  # the copy learns
 
 
@@ -106,13 +106,26 @@ def test_dialogues_in_one_row_do_not_see_each_other(config: ModelConfig) -> None
     rng = np.random.default_rng(0)
     first, second = rng.integers(20, 400, (2, 10))
     model = DemoLlama(config, params)
-    alone = model(jnp.asarray(second)[None], jnp.ones((1, 10), int), jnp.arange(10)[None])
+    alone = model(jnp.asarray(second)[None], jnp.ones((1, 10), int), jnp.arange(10)[None], jnp.arange(10))
     packed = model(
         jnp.asarray(np.concatenate([first, second]))[None],
         jnp.asarray([[1] * 10 + [2] * 10]),
         jnp.asarray([[*range(10), *range(10)]]),
+        jnp.arange(10, 20),
     )
-    np.testing.assert_allclose(packed[10:], alone, atol=1e-5)
+    np.testing.assert_allclose(packed, alone, atol=1e-5)
+
+
+def test_a_step_in_parts_has_the_gradients_of_the_whole(workshop: Path, config: ModelConfig) -> None:
+    params = initial(config, 4)
+    source = dataset.batches(workshop / "rows", rows=2, learned_spots=100, seed=0)
+    parts = [next(source), next(source)]
+    stacked = {name: jnp.stack([vars(part)[name] for part in parts]) for name in vars(parts[0])}
+    joined = {name: jnp.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])}
+    joined["spots"] = joined["spots"].at[100:].add(parts[0].tokens.size)
+    whole = mean_gradients(config, params, {name: value[None] for name, value in joined.items()})
+    for name, value in mean_gradients(config, params, stacked)[1].items():
+        np.testing.assert_allclose(value, whole[1][name], atol=2e-4, err_msg=name)
 
 
 def test_the_export_has_the_logits_that_were_trained(workshop: Path, config: ModelConfig, tmp_path: Path) -> None:
@@ -128,7 +141,7 @@ def test_the_export_has_the_logits_that_were_trained(workshop: Path, config: Mod
     theirs = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)(torch.tensor(tokens)).logits[0]
     np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=2e-4)
     model = DemoLlama(config, rounded)
-    trained = model.logits(model(jnp.asarray(tokens), jnp.ones((1, 40), int), positions))
+    trained = model.logits(model(jnp.asarray(tokens), jnp.ones((1, 40), int), positions, jnp.arange(40)))
     np.testing.assert_allclose(trained, ours, atol=0.05)  # the training forward multiplies in bfloat16
 
 
