@@ -15,9 +15,10 @@ import numpy as np
 from jax import Array
 from numba.core import types
 
-from pallas_kernels.cpu.foreign_call import address, argument, data, dimension, pointer, register_once, result
+from pallas_kernels.cpu.foreign_call import address, pointer, register_once
 from pallas_kernels.cpu.gathered_matmul import gathered_product
 from pallas_kernels.cpu.packing import add_part, pack
+from pallas_kernels.cpu.product_call import product_call
 from pallas_kernels.cpu.registers import DEPTH, NUMBER, Tile, registers, tile_for
 from pallas_kernels.cpu.tiles import add_product
 
@@ -57,14 +58,7 @@ def _product(tile: Tile, kind: Any, size: int) -> Callable[[int], None]:
 
     @numba.njit(error_model="numpy")
     def product(frame: int) -> None:
-        rows, depth = dimension(argument(frame, 0), 0), dimension(argument(frame, 0), 1)
-        width, columns = dimension(argument(frame, 1), 1), dimension(result(frame, 0), 1)
-        x, out_at = pointer(data(argument(frame, 0)), types.float32), data(result(frame, 0))
-        first = pointer(data(argument(frame, 2)), types.int32)[0]
-        weight_at = data(argument(frame, 1)) + first * size
-        out = pointer(out_at, types.float32)
-        for i in range(rows * columns):
-            out[i] = 0
+        rows, depth, width, columns, x, weight_at, out, out_at = product_call(frame, size)
         panels = (rows + tile_rows - 1) // tile_rows
         packed = np.empty(panels * tile_rows * min(depth, DEPTH), np.float32)
         edge = np.empty(tile_rows * tile_columns, np.float32)
