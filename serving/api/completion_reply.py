@@ -13,6 +13,7 @@ from serving.api.generation import Generation
 from serving.api.output_format import asked_format
 from serving.api.reply_parts import Logprobs, fallback_of, flagged, likeliest, prompt_logprobs, text_logprobs, usage_of
 from serving.api.service import Service
+from serving.generation.detokenizer import token_starts
 from serving.generation.request import TextDelta, TextLogprobs, TextRequest
 
 
@@ -67,12 +68,12 @@ class CompletionReply:
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         chunks: Chunks | None = None
-        offsets: dict[int, int] = {}
+        begun: set[int] = set()
         async with aclosing(self.generation.deltas()) as deltas:
             async for prompt, delta in deltas:
                 chunks = chunks or self._begun()
                 chunks.sign(delta.weights)
-                yield self._chunk(chunks, prompt, delta, offsets)
+                yield self._chunk(chunks, prompt, delta, begun)
         if self._body.include_usage and chunks is not None:
             yield chunks.usage(self._usage())
 
@@ -87,21 +88,20 @@ class CompletionReply:
             text_field='"text":',
         )
 
-    def _chunk(self, chunks: Chunks, prompt: int, delta: TextDelta, offsets: dict[int, int]) -> bytes:
+    def _chunk(self, chunks: Chunks, prompt: int, delta: TextDelta, begun: set[int]) -> bytes:
         body = self._body
         index = self._index(prompt, delta)
-        first = index not in offsets
+        first = index not in begun
+        begun.add(index)
         echo = self._prompt_text(prompt) if first and body.echo else ""
         text = echo + delta.text
         more = fallback_of(self.generation) if first else {}
         rich = body.logprobs is not None or body.return_token_ids or body.continuous_usage or more
         if not rich and delta.finish_reason is None:
-            offsets[index] = 0
             return chunks.text(index, text)
         choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None}
         if body.logprobs is not None:
-            choice["logprobs"] = text_logprobs(delta.logprobs, offsets.get(index, 0))
-        offsets[index] = offsets.get(index, 0) + sum(len(entry.token.token) for entry in delta.logprobs)
+            choice["logprobs"] = text_logprobs(delta.logprobs, [entry.start for entry in delta.logprobs])
         choice["finish_reason"] = delta.finish_reason
         if delta.finish_reason is not None:
             choice["stop_reason"] = delta.stop_reason
@@ -130,7 +130,9 @@ class CompletionReply:
         }
         if body.logprobs is not None:
             before = likeliest(prompts.get(prompt, ()), body.logprobs) if body.echo else ()
-            choice["logprobs"] = text_logprobs((*before, *found.logprobs), 0, self._first_token(prompt))
+            offsets = self._prompt_starts(prompt, echo) if before else []
+            offsets += [len(echo) + entry.start for entry in found.logprobs]
+            choice["logprobs"] = text_logprobs((*before, *found.logprobs), offsets, self._first_token(prompt))
         if body.prompt_logprobs is not None:
             choice["prompt_logprobs"] = prompt_logprobs(likeliest(prompts.get(prompt, ()), body.prompt_logprobs))
         if body.return_token_ids:
@@ -148,6 +150,9 @@ class CompletionReply:
         return self.generation.generator.detokenize(
             list(prepared.prompt_token_ids), skip_special_tokens=prepared.skip_special_tokens
         )
+
+    def _prompt_starts(self, prompt: int, text: str) -> list[int]:
+        return token_starts(self.generation.generator.tokenizer, self.generation.prepared[prompt].prompt_token_ids, text)
 
     def _first_token(self, prompt: int) -> str:
         return self.generation.generator.detokenize([self.generation.prepared[prompt].prompt_token_ids[0]])

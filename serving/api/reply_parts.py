@@ -86,18 +86,14 @@ def chat_logprobs(entries: tuple[TextLogprobs, ...]) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def text_logprobs(entries: Logprobs, offset: int, first: str = "") -> dict[str, Any]:
-    """OpenAI's older shape. `offset` is where the first token stands in the choice's text; `first` is the text of an
-    echoed prompt's first token, which has no log-probability."""
-    tokens = [entry.token.token if entry else first for entry in entries]
-    offsets: list[int] = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token)
+def text_logprobs(entries: Logprobs, offsets: list[int], first: str = "") -> dict[str, Any]:
+    """OpenAI's older shape. `offsets` are where the tokens begin in the choice's text, which their own texts do not
+    tell: a part of a character reads U+FFFD and the whole is one, a special token may be left out. `first` is the text
+    of an echoed prompt's first token, which has no log-probability."""
     return {
         "text_offset": offsets,
         "token_logprobs": [finite(entry.logprob) if entry else None for entry in entries],
-        "tokens": tokens,
+        "tokens": [entry.token.token if entry else first for entry in entries],
         "top_logprobs": [_top_by_text(entry) if entry else None for entry in entries],
     }
 

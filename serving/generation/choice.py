@@ -100,7 +100,7 @@ class Choice:
             answer=self._prepared.answer,
             text=text,
             token_ids=tuple(held.token_id for held in tokens),
-            logprobs=tuple(self.describe(held.logprobs) for held in tokens if held.logprobs is not None),
+            logprobs=tuple(self.describe(held.logprobs, held.start) for held in tokens if held.logprobs is not None),
             prompt_logprobs=prompt_logprobs,
             weights=self._weights,
             finish_reason=finish,
@@ -108,13 +108,14 @@ class Choice:
             flags=event.flags,
         )
 
-    def describe(self, logprobs: TokenLogprobs) -> TextLogprobs:
+    def describe(self, logprobs: TokenLogprobs, start: int = 0) -> TextLogprobs:
         top = zip(logprobs.top_token_ids, logprobs.top_logprobs, strict=True)
         return TextLogprobs(
             token=self._token(logprobs.token_id),
             logprob=logprobs.logprob,
             rank=logprobs.rank,
             top=tuple((self._token(token_id), value) for token_id, value in top),
+            start=start,
         )
 
     def _take_tokens(self, event: TokenEvent) -> tuple[str, bool]:

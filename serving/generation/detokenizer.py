@@ -80,6 +80,21 @@ class Detokenizer:
         return "".join(parts), b""
 
 
+def token_starts(tokenizer: Tokenizer, token_ids: Iterable[int], text: str) -> list[int]:
+    """Where in `text` each token begins, which they were encoded from or decode to. A special token that does not stand
+    in it (BOS, or one that was skipped) takes no room there. Where a normalizer changed the text before it was encoded,
+    the places are those in what it made of it."""
+    detokenizer = Detokenizer(tokenizer, skip_special_tokens=False)
+    starts: list[int] = []
+    at = 0
+    for token in token_ids:
+        starts.append(at)
+        if tokenizer.is_special(token) and not text.startswith(tokenizer.token_bytes(token).decode(), at):
+            continue
+        at += len(detokenizer.add(token))
+    return starts
+
+
 def decode(tokenizer: Tokenizer, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
     """The whole text of `token_ids`."""
     detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)

@@ -123,6 +123,7 @@ class TextLogprobs:
     logprob: float
     rank: int  # 1 is the most likely
     top: tuple[tuple[TokenText, float], ...] = ()
+    start: int = 0  # of an output's token: where its text begins, in characters of the choice's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,21 @@ async def test_logprobs_give_each_token_its_place_in_the_text(make_api: ApiMaker
     assert [entry["tokens"] for entry in streamed] == [["a"], ["b"]]
 
 
+async def test_offsets_are_places_in_the_text_whatever_its_tokens_read_by_themselves(make_api: ApiMaker) -> None:
+    """A part of a character reads U+FFFD and the character is one; a special token that is left out takes no room."""
+    user = make_api.ids("<|im_start|>")
+    api = make_api(Script(token_ids=[*make_api.ids("é"), *user, *make_api.ids("x")]))
+    body = text_body(prompt=[*make_api.ids("ü"), *user, *make_api.ids("a")], logprobs=0, max_tokens=4)
+    chunks = await api.events(PATH, body)
+    assert text_of(chunks) == "éx"
+    assert [at for c in chunks for at in c["choices"][0]["logprobs"]["text_offset"]] == [0, 0, 1, 1]
+    (choice,) = (await api.post(PATH, {**body, "echo": True})).json()["choices"]
+    assert (choice["text"], choice["logprobs"]["text_offset"]) == ("üaéx", [0, 0, 1, 1, 2, 2, 3, 3])
+    (choice,) = (await api.post(PATH, {**body, "echo": True, "skip_special_tokens": False})).json()["choices"]
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 13, 14, 14, 15, 27]
+    assert choice["text"][13:14] + choice["text"][27:] == "ax"
+
+
 async def test_echo_puts_the_prompt_and_its_logprobs_before_the_answer(make_api: ApiMaker) -> None:
     api = make_api(make_api.says("yz"))
     (choice,) = (await api.post(PATH, text_body(prompt="ab", echo=True, logprobs=0, max_tokens=1))).json()["choices"]

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.generation.detokenizer import REPLACEMENT, Detokenizer, decode
+from serving.generation.detokenizer import REPLACEMENT, Detokenizer, decode, token_starts
 from serving.generation.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -29,6 +29,27 @@ def test_text_comes_in_whole_characters_without_replacements(any_tokenizer: Toke
     parts = [detokenizer.add(token) for token in ids]
     assert "".join(parts) == text
     assert detokenizer.finish() == ""
+
+
+@pytest.mark.parametrize("text", ["héllo 😀 wörld", "👩‍👩‍👧‍👦 family", "hello </s> hello"])
+def test_tokens_are_found_where_they_stand_in_the_text_that_was_encoded(any_tokenizer: Tokenizer, text: str) -> None:
+    ids = any_tokenizer.encode(text, add_special_tokens=True)  # with BOS, which is not in the text, where there is one
+    starts = token_starts(any_tokenizer, ids, text)
+    assert starts == sorted(starts)
+    for token, start, end in zip(ids, starts, [*starts[1:], len(text)], strict=True):
+        own = any_tokenizer.token_bytes(token)
+        if not any_tokenizer.is_special(token) and own.isascii():
+            assert text[start:end] == own.decode().removeprefix("" if start else " ")
+    assert "".join(text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True)) == text
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_special_token_takes_room_in_the_text_only_where_it_stands_there(byte_level: Path, skip: bool) -> None:
+    tokenizer = load_tokenizer(byte_level)
+    end = tokenizer.eos_token_ids[0]
+    ids = [tokenizer.encode("a", add_special_tokens=False)[0], end, tokenizer.encode("b", add_special_tokens=False)[0]]
+    text = decode(tokenizer, ids, skip_special_tokens=skip)
+    assert token_starts(tokenizer, ids, text) == ([0, 1, 1] if skip else [0, 1, 1 + len("</s>")])
 
 
 def test_an_unfinished_character_waits_and_becomes_a_replacement_only_at_the_end(any_tokenizer: Tokenizer) -> None:
