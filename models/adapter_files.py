@@ -6,7 +6,8 @@ differ from layer to layer ...) is refused by name. Never a pickle.
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -56,15 +57,31 @@ class AdapterFiles:
 def read_adapter(directory: Path, layout: AdapterLayout) -> AdapterFiles:
     """Raises AdapterError that names the field or the tensor."""
     config = read_config(directory, layout.max_rank)
+    with _weights(directory) as (file, path):
+        matrices = _matrices(file, path, config, layout)
+    return AdapterFiles(layout.on_host(matrices), digest_of(directory), config.rank)
+
+
+def check_adapter(directory: Path, layout: AdapterLayout) -> None:
+    """Refuses what `read_adapter` would, but for numbers that are not finite: of the tensors only the names, shapes and
+    types are read. Raises AdapterError."""
+    config = read_config(directory, layout.max_rank)
+    with _weights(directory) as (file, path):
+        for module in _targets(file, path, config, layout):
+            for side, shape in _shapes(config, layout, module).items():
+                _described(file, path, module, side, shape)
+
+
+@contextmanager
+def _weights(directory: Path) -> Iterator[tuple[Any, Path]]:
     path = directory / WEIGHTS
     try:
         with safe_open(path, framework="numpy") as file:
-            matrices = _matrices(file, path, config, layout)
+            yield file, path
     except FileNotFoundError:
         raise AdapterError(f"{path}: there is no such file; only safetensors are read, no pickles") from None
     except (SafetensorError, OSError) as error:
         raise AdapterError(f"{path}: it is truncated or no safetensors file ({error})") from error
-    return AdapterFiles(layout.on_host(matrices), digest_of(directory), config.rank)
 
 
 def digest_of(directory: Path) -> bytes:
@@ -125,21 +142,28 @@ def _matrices(
     file: Any, path: Path, config: AdapterConfig, layout: AdapterLayout
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """A and B of each target, float32, with the scale in B."""
-    names = sorted(file.keys())
-    modules = _modules(names, path, layout)
+    read: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for module in _targets(file, path, config, layout):
+        a, b = (_tensor(file, path, module, side, shape) for side, shape in _shapes(config, layout, module).items())
+        read[module] = (a, b * np.float32(config.scale))
+    return read
+
+
+def _shapes(config: AdapterConfig, layout: AdapterLayout, module: str) -> dict[str, tuple[int, int]]:
+    out, into = layout.targets[module].shape
+    return {"A": (config.rank, into), "B": (out, config.rank)}
+
+
+def _targets(file: Any, path: Path, config: AdapterConfig, layout: AdapterLayout) -> list[str]:
+    """The layers that the file updates. Raises AdapterError where these are not those of the configuration."""
+    modules = _modules(sorted(file.keys()), path, layout)
     for module in _expected(config.targets, layout):
         if module not in modules:
             raise AdapterError(f"{path}: the tensors of {module} are missing: target_modules names it")
     for target in config.targets:
         if not any(_matches(module, target) for module in modules):
             raise AdapterError(f"{path}: target_modules names {target}, and no tensor is for it")
-    read: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for module in modules:
-        out, into = layout.targets[module].shape
-        a = _tensor(file, path, module, "A", (config.rank, into))
-        b = _tensor(file, path, module, "B", (out, config.rank))
-        read[module] = (a, b * np.float32(config.scale))
-    return read
+    return modules
 
 
 def _modules(names: Iterable[str], path: Path, layout: AdapterLayout) -> list[str]:
@@ -178,13 +202,19 @@ def _matches(module: str, target: str) -> bool:
     return module == target or module.endswith(f".{target}")
 
 
-def _tensor(file: Any, path: Path, module: str, side: str, shape: tuple[int, int]) -> np.ndarray:
+def _described(file: Any, path: Path, module: str, side: str, shape: tuple[int, int]) -> str:
+    """A tensor's name, where its shape and type are right. Raises AdapterError."""
     name = f"base_model.model.{module}.lora_{side}.weight"
     part = file.get_slice(name)
     if tuple(part.get_shape()) != shape:
         raise AdapterError(f"{path}: tensor {name} has shape {part.get_shape()}; it must be {list(shape)}")
     if part.get_dtype() not in BYTES:
         raise AdapterError(f"{path}: tensor {name} is {part.get_dtype()}; it must be one of {', '.join(BYTES)}")
+    return name
+
+
+def _tensor(file: Any, path: Path, module: str, side: str, shape: tuple[int, int]) -> np.ndarray:
+    name = _described(file, path, module, side, shape)
     values = file.get_tensor(name).astype(np.float32)
     if not np.isfinite(values).all():
         raise AdapterError(f"{path}: tensor {name} has numbers that are not finite")

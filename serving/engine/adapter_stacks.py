@@ -11,7 +11,7 @@ from jax import Array
 
 from models import checkpoint
 from models.adapted_array import AdapterProduct
-from models.adapter_files import AdapterFiles, read_adapter
+from models.adapter_files import AdapterFiles, check_adapter, read_adapter
 from models.adapters import AdapterError, AdapterLayout, lay_out
 from pallas_kernels.dispatch import Body
 from pallas_kernels.grouped import GroupedMatmul
@@ -91,4 +91,9 @@ def stacks_for(
         )
     except AdapterError as error:
         raise ConfigError(f"adapters.targets: {error}", param="targets") from error
+    for adapter, folder in config.named.items():  # here, and not when the first client asks for it
+        try:
+            check_adapter(folder, layout)
+        except AdapterError as error:
+            raise ConfigError(f"adapters.named.{adapter}: {error}", param="named") from error
     return AdapterStacks(layout, AdapterProduct(placement.mesh, matmul), placement)

@@ -15,6 +15,7 @@ from serving.errors import ConfigError
 from serving.settings.adapters import AdaptersConfig
 from sharding.mesh import one_device
 from sharding.params import Placement
+from tests.fakes import tiny_adapters
 from tests.models import tiny_checkpoint
 
 
@@ -54,6 +55,18 @@ def test_a_target_that_the_model_lacks_and_several_hosts_are_refused(deployment:
         stacks(replace(deployment, adapters=AdaptersConfig(slots=1, targets=("w_proj",))))
     with pytest.raises(ConfigError, match=r"adapters.slots is above 0, and .* cluster.processes"):
         stacks(replace(deployment, cluster=ClusterConfig(processes=2, coordinator="10.0.0.1:7200")))
+
+
+def test_an_adapter_of_the_deployment_that_cannot_be_loaded_ends_the_start(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    tiny_adapters.write_adapter(tmp_path / "poet", 0, config=tiny_checkpoint.CONFIG)
+    named = {"poet": tmp_path / "poet"}
+    assert stacks(replace(deployment, adapters=AdaptersConfig(slots=1, named=named))) is not None
+    with pytest.raises(ConfigError, match=r"adapters\.named\.prose: .*prose/adapter_config\.json: there is no such file"):
+        stacks(replace(deployment, adapters=AdaptersConfig(slots=1, named={**named, "prose": tmp_path / "prose"})))
+    with pytest.raises(ConfigError, match=r"adapters\.named\.poet: .* r is 4, but adapters\.max_rank is 2"):
+        stacks(replace(deployment, adapters=AdaptersConfig(slots=1, max_rank=2, named=named)))
 
 
 @pytest.mark.parametrize(
