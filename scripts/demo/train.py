@@ -95,7 +95,8 @@ class Trainer:
     """One model in training. `folder` keeps its latest checkpoint; a run that finds one goes on from it."""
 
     def __init__(self, config: ModelConfig, folder: Path, peak: float, budget_seconds: float, seed: int = 0) -> None:
-        self.config, self.folder, self.peak, self.budget = config, folder, peak, budget_seconds
+        self.config, self.peak, self.budget = config, peak, budget_seconds
+        self.folder = folder.absolute()  # Orbax takes no other
         self.params = initial(config, seed)
         self.state = optimizer().init(self.params)
         self.progress = Progress()
@@ -129,7 +130,7 @@ class Trainer:
         path = self.folder / f"step_{self.progress.step:08}"
         if path.exists():
             return
-        orbax.save(path.absolute(), self._tree())
+        orbax.save(path, self._tree())
         for old in sorted(self.folder.glob("step_*[0-9]"))[:-2]:
             shutil.rmtree(old)
 

@@ -152,7 +152,8 @@ class CompletionReply:
         )
 
     def _prompt_starts(self, prompt: int, text: str) -> list[int]:
-        return token_starts(self.generation.generator.tokenizer, self.generation.prepared[prompt].prompt_token_ids, text)
+        token_ids = self.generation.prepared[prompt].prompt_token_ids
+        return token_starts(self.generation.generator.tokenizer, token_ids, text)
 
     def _first_token(self, prompt: int) -> str:
         return self.generation.generator.detokenize([self.generation.prepared[prompt].prompt_token_ids[0]])

@@ -66,6 +66,16 @@ def test_a_few_steps_lower_the_loss_and_a_new_trainer_goes_on_from_them(workshop
     np.testing.assert_array_equal(again.params["qkv"], trainer.params["qkv"])
 
 
+def test_the_working_folder_may_be_named_from_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: ModelConfig
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Trainer(config, Path("run"), peak=1e-2, budget_seconds=1.0, seed=1).save()
+    again = Trainer(config, Path("run"), peak=1e-2, budget_seconds=1.0)
+    assert again.restore()
+    np.testing.assert_array_equal(again.params["qkv"], initial(config, 1)["qkv"])
+
+
 def test_a_run_ends_with_its_budget(workshop: Path, config: ModelConfig) -> None:
     trainer = Trainer(config, workshop / "short", peak=3e-3, budget_seconds=0.05)
     trainer.run([Stage(workshop / "rows", 128, 1.0)], quiet=True)
