@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.postgres_server import PostgresServer
+from tests.fakes.quick_compilation import quick_compilation
 from tests.fakes.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quickly_compiled() -> Iterator[None]:
+    """In the tests' own process. Servers that they start compile as they do for users."""
+    with quick_compilation():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "eight_devices"
-# These programs run for milliseconds: optimizing their machine code would take most of the time.
-XLA_FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+XLA_FLAGS = "--xla_force_host_platform_device_count=8"
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*_checks.py")))

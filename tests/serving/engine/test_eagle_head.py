@@ -88,12 +88,7 @@ class Deployed:
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
-    quick = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)  # compiled quickly rather than well
-    try:
-        return Deployed(tmp_path_factory.mktemp("eagle"))
-    finally:
-        jax.config.update("jax_disable_most_optimizations", quick)
+    return Deployed(tmp_path_factory.mktemp("eagle"))
 
 
 def streams(deployed: Deployed, *, guesses: bool = True, pages: int = PAGES) -> GuessedStreams:
