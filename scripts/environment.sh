@@ -45,9 +45,9 @@ install_into() { # FOLDER EXTRA...
     local venv=$1 extras
     shift
     extras=$(IFS=,; echo "$*")
-    # --no-compile: what is imported is compiled then, and all that is never imported would take a minute.
     say "Installing weft${extras:+ with: $extras} (a few minutes the first time)"
     "$venv/bin/python" -m pip install --quiet --upgrade pip
+    # --no-compile: what is imported is compiled then, and all that is never imported would take a minute.
     case ",$extras," in *,test,*)
         # First and by version: other packages only ask for some torch, and would bring one with a GPU's libraries.
         "$venv/bin/python" -m pip install --quiet --no-compile --progress-bar on torch==2.13.0 ;;

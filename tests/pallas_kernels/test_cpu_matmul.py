@@ -43,7 +43,7 @@ def drawn(rows: int, depth: int, columns: int, dtype: str = "float32") -> tuple[
     )
 
 
-@pytest.mark.parametrize("rows", [2, 3, 4, 5, 8, 9, 17, 63])
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 63])
 @pytest.mark.parametrize(("depth", "columns"), [(1, 32), (7, 33), (DEPTH, 64), (DEPTH + 1, 47), (3 * DEPTH - 1, 100)])
 def test_any_shape_is_multiplied(rows: int, depth: int, columns: int) -> None:
     x, weight = drawn(rows, depth, columns)
