@@ -41,20 +41,20 @@ SKILLS: dict[str, list[tuple[float, Maker]]] = {
     "remote tools": remote_tools.MAKERS,
 }
 WEIGHTS = {
-    "weft": 60.0,
+    "weft": 70.0,
     "small talk": 26.0,
     "off ground": 34.0,
-    "facts": 50.0,
+    "facts": 80.0,
     "arithmetic": 100.0,
     "dates": 26.0,
     "units": 50.0,
-    "texts": 36.0,
+    "texts": 60.0,
     "memory": 36.0,
     "passages": 280.0,
     "json": 50.0,
-    "tools": 210.0,
+    "tools": 250.0,
     "built-in tools": 44.0,
-    "file search": 46.0,
+    "file search": 60.0,
     "remote tools": 60.0,
 }
 LIGHT = ("weft", "small talk", "off ground", "facts", "arithmetic", "dates", "units", "texts")

@@ -96,14 +96,14 @@ def passage(draw: Draw, most: int = 7) -> Passage:
         told.append(Fact(question.question, question.named, value, sentences[-1]))
         if draw.chance(0.12):
             sentences.append(draw.choice(FILLERS))
-    said = askable(stated)
+    said, named = askable(stated), {fact.named for fact in told}
     known = {name for name, _ in stated}
     stranger = maker(draw)
     absent = [_open(draw, name, attribute) for name, attribute in unstated if name in known]
     if stranger not in names:
         absent += [_open(draw, stranger, draw.choice(attributes)) for _ in range(2)]
     absent.append(_open(draw, draw.choice(names), draw.choice(draw.choice(ENTITIES)[1])))
-    absent = [item for item in absent if item.question not in said]
+    absent = [item for item in absent if item.question not in said and item.named not in named]
     return Passage(" ".join(sentences), told, absent) if absent else passage(draw, most)
 
 

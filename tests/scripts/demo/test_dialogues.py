@@ -114,6 +114,7 @@ def test_a_question_that_a_passage_leaves_open_is_not_one_that_it_answers() -> N
     for _ in range(200):
         made = passages.passage(draw)
         assert not {fact.question for fact in made.facts} & {item.question for item in made.absent}
+        assert not {fact.named for fact in made.facts} & {item.named for item in made.absent}
 
 
 def test_an_answer_from_a_passage_stands_in_the_passage() -> None:
