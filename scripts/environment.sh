@@ -5,6 +5,10 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 
+# Packages are installed without their bytecode, which is written as they are first imported. Were it not, as this would
+# have it, each process of each start would compile all modules anew.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 
 find_python() { # OLDEST, as in 3.11
@@ -47,7 +51,7 @@ install_into() { # FOLDER EXTRA...
     extras=$(IFS=,; echo "$*")
     say "Installing weft${extras:+ with: $extras} (a few minutes the first time)"
     "$venv/bin/python" -m pip install --quiet --upgrade pip
-    # --no-compile: what is imported is compiled then, and all that is never imported would take a minute.
+    # --no-compile: all that is never imported would take a minute.
     case ",$extras," in *,test,*)
         # First and by version: other packages only ask for some torch, and would bring one with a GPU's libraries.
         "$venv/bin/python" -m pip install --quiet --no-compile --progress-bar on torch==2.13.0 ;;
