@@ -28,6 +28,14 @@ CONFIG = {
     "rope_theta": 10000.0,
     "hidden_act": "silu",
 }
+LIMITS = ExecutorLimits(
+    max_num_seqs=MAX_NUM_SEQS,
+    max_model_len=MAX_MODEL_LEN,
+    page_size=PAGE_SIZE,
+    num_pages=NUM_PAGES,
+    token_buckets=BUCKETS,
+    decode_rounds=DECODE_ROUNDS,
+)
 
 
 def tiny_llama() -> tuple[Model, ModelShape]:
@@ -39,12 +47,4 @@ def tiny_llama() -> tuple[Model, ModelShape]:
 def tiny_executor() -> Executor:
     """Shared by a whole test run: what an executor's pages held before must never matter."""
     model, shape = tiny_llama()
-    limits = ExecutorLimits(
-        max_num_seqs=MAX_NUM_SEQS,
-        max_model_len=MAX_MODEL_LEN,
-        page_size=PAGE_SIZE,
-        num_pages=NUM_PAGES,
-        token_buckets=BUCKETS,
-        decode_rounds=DECODE_ROUNDS,
-    )
-    return Executor(model, shape, limits, attention_body("reference"), jnp.dtype("float32"))
+    return Executor(model, shape, LIMITS, attention_body("reference"), jnp.dtype("float32"))

@@ -24,7 +24,7 @@ from serving.errors import (
     OverloadedError,
     RequestError,
 )
-from tests.fakes.tiny_model import MAX_MODEL_LEN, VOCAB_SIZE, tiny_executor
+from tests.fakes.tiny_model import LIMITS, MAX_MODEL_LEN, VOCAB_SIZE, tiny_executor
 
 
 def deployment(tmp_path: object, **engine: int) -> Deployment:
@@ -176,7 +176,7 @@ async def test_a_full_queue_refuses_with_a_time_to_retry(engine: LocalEngine) ->
 
 async def test_a_failing_device_ends_every_stream_and_tells_its_owner(tmp_path: object) -> None:
     class Failing:
-        limits, vocab_size, programs_compiled = tiny_executor().limits, VOCAB_SIZE, 0
+        limits, vocab_size, programs_compiled = LIMITS, VOCAB_SIZE, 0
 
         def dispatch(self, plan: StepPlan) -> "Failing":
             return self
@@ -199,7 +199,7 @@ async def test_a_failing_device_ends_every_stream_and_tells_its_owner(tmp_path: 
 class Hanging:
     """A device whose step never ends, until it is let go."""
 
-    limits, vocab_size, programs_compiled = tiny_executor().limits, VOCAB_SIZE, 0
+    limits, vocab_size, programs_compiled = LIMITS, VOCAB_SIZE, 0
 
     def __init__(self) -> None:
         self.begun = threading.Event()
