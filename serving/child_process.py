@@ -22,10 +22,10 @@ _QUIET = {"GRPC_VERBOSITY": "NONE"}
 class ChildProcess:
     """Started by `start`, in a process group of its own: a terminal's Ctrl-C reaches the supervisor alone."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._process = process
-        self._readers: list[asyncio.Task[None]] = []
+    def __init__(self, transport: asyncio.SubprocessTransport, output: "_Output", lifeline: asyncio.Task[None]) -> None:
+        self._transport = transport
+        self._output = output
+        self._lifeline = lifeline
 
     @classmethod
     async def start(
@@ -34,10 +34,12 @@ class ChildProcess:
         on_line: Callable[[str], None],
         on_status: Callable[[Status], None],
     ) -> "ChildProcess":
-        """`command` gets `--lifeline FD` appended."""
+        """`command` gets `--lifeline FD` appended. Raises OSError where the system has no room for a process."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
+        with theirs, contextlib.ExitStack() as unless_started:
+            unless_started.enter_context(ours)
+            transport, output = await asyncio.get_running_loop().subprocess_exec(
+                lambda: _Output(on_line),
                 *command,
                 "--lifeline",
                 str(theirs.fileno()),
@@ -48,28 +50,29 @@ class ChildProcess:
                 start_new_session=True,
                 env={**_QUIET, **os.environ},
             )
-        child = cls(process)
+            unless_started.pop_all()
         lifeline, writer = await asyncio.open_connection(sock=ours)
-        assert process.stdout is not None
-        child._readers += [
-            asyncio.create_task(child._read_lines(process.stdout, on_line)),
-            asyncio.create_task(_read_statuses(lifeline, writer, on_status)),
-        ]
-        return child
+        return cls(transport, output, asyncio.create_task(_read_statuses(lifeline, writer, on_status)))
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._transport.get_pid()
+
+    @property
+    def last_lines(self) -> deque[str]:
+        return self._output.last_lines
 
     async def wait(self) -> int:
         """The exit code, negative for a signal, after the last line was read and nothing of its group is left."""
-        code = await self._process.wait()
+        await asyncio.wait([self._output.exited])
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses where only a zombie is left
-            os.killpg(self._process.pid, signal.SIGKILL)  # what the child itself had started
-        if any(not reader.done() for reader in self._readers):
-            await asyncio.wait(self._readers, timeout=_LAST_WORDS_SECONDS)
-        for reader in self._readers:
-            reader.cancel()
+            os.killpg(self.pid, signal.SIGKILL)  # what the child itself had started
+        await asyncio.wait([self._output.ended, self._lifeline], timeout=_LAST_WORDS_SECONDS)
+        self._lifeline.cancel()
+        self._output.end_line()
+        self._transport.close()
+        code = self._transport.get_returncode()
+        assert code is not None
         return code
 
     def terminate(self) -> None:
@@ -80,23 +83,45 @@ class ChildProcess:
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
+            self._transport.send_signal(number)
 
-    async def _read_lines(self, stream: asyncio.StreamReader, on_line: Callable[[str], None]) -> None:
-        rest = b""
-        while data := await stream.read(_LONGEST_LINE):
-            *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > _LONGEST_LINE:
-                lines, rest = [*lines, rest], b""
-            for line in lines:
-                self._line(line, on_line)
-        if rest:
-            self._line(rest, on_line)
 
-    def _line(self, line: bytes, on_line: Callable[[str], None]) -> None:
+class _Output(asyncio.SubprocessProtocol):
+    """A child's lines, and its end. asyncio's own Process ends when the pipe does, which whatever the child had started
+    may hold open for as long as it lives, in a session where no signal of ours reaches it."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()  # all that was written is read
+        self._on_line = on_line
+        self._rest = b""
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            self._line(line)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self.ended.set_result(None)
+        self.end_line()
+
+    def process_exited(self) -> None:
+        self.exited.set_result(None)
+
+    def end_line(self) -> None:
+        """What was written last may have no newline."""
+        line, self._rest = self._rest, b""
+        if line:
+            self._line(line)
+
+    def _line(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace").rstrip("\r")
         self.last_lines.append(text)
-        on_line(text)
+        self._on_line(text)
 
 
 async def _read_statuses(

@@ -145,7 +145,13 @@ class Supervisor:
     async def _keep(self, role: _Role) -> int | None:
         """Restarts one child until the end; an exit code where it had to give up."""
         while not self._stopping.is_set():
-            child = await self._spawn(role.name, lambda status: self._heard(role, status))
+            try:
+                child = await self._spawn(role.name, lambda status: self._heard(role, status))
+            except OSError as error:  # no memory or no file descriptor is left: often for a moment only, after a death
+                gave_up = await self._after_exit(role, 1, f"could not be started: {error}", ())
+                if gave_up is not None:
+                    return gave_up
+                continue
             if self._stopping.is_set():  # asked to stop in the middle of the start
                 child.kill()
                 await child.wait()
@@ -155,12 +161,12 @@ class Supervisor:
             role.child = None
             if self._stopping.is_set():
                 return None
-            gave_up = await self._after_exit(role, code, tuple(child.last_lines))
+            gave_up = await self._after_exit(role, code, _how(code), tuple(child.last_lines))
             if gave_up is not None:
                 return gave_up
         return None
 
-    async def _after_exit(self, role: _Role, code: int, last_lines: tuple[str, ...]) -> int | None:
+    async def _after_exit(self, role: _Role, code: int, how: str, last_lines: tuple[str, ...]) -> int | None:
         policy = self._policy
         if role.ready_since is not None:
             if self._now() - role.ready_since >= policy.healthy_seconds:
@@ -173,11 +179,11 @@ class Supervisor:
         role.attempts += code != EXIT_HOST_LOST
         # Who was ready once is set up rightly: what looks otherwise now may be a machine under load, and passes.
         if not role.was_ready and (code == EXIT_SETUP or role.attempts >= policy.attempts_before_ready):
-            self._report(GaveUp(role.name, _how(code), last_lines))
+            self._report(GaveUp(role.name, how, last_lines))
             return EXIT_SETUP if code == EXIT_SETUP else 1
         doublings = min(role.failures - 1, _MOST_DOUBLINGS)
         wait = min(policy.first_wait_seconds * 2**doublings, policy.longest_wait_seconds)
-        self._report(Died(role.name, _how(code), wait))
+        self._report(Died(role.name, how, wait))
         await self._sleep_unless(self._stopping, wait)
         return None
 

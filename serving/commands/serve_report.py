@@ -2,9 +2,10 @@
 of it as JSON, a line an event."""
 
 import logging
+import os
 import sys
 from types import TracebackType
-from typing import TextIO, assert_never
+from typing import TextIO, assert_never, cast
 
 import msgspec
 from rich.console import Console
@@ -19,11 +20,23 @@ log = logging.getLogger(__name__)
 _COLORS = {"engine": "cyan", "api": "magenta", "follower": "cyan", "weft": "green"}
 
 
+def _tell_nobody(stream: TextIO) -> None:
+    """For a stream whose reader is gone, as of `weft serve 2>&1 | head`: that ends what is told, not what is served."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+class _LogConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """rich's own ends the process."""
+        _tell_nobody(cast(TextIO, self.file))
+
+
 class ServeReport:
     """A context: the live line is gone when it ends."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = console or _LogConsole(stderr=True, highlight=False, soft_wrap=True)
         self._spinner = self._console.status("starting")
         self._last_text: dict[str, str] = {}
 
@@ -90,8 +103,11 @@ class JsonServeReport:
         except msgspec.DecodeError:
             log_event(log, "output", process=role, line=line)
             return
-        self._stream.write(msgspec.json.encode({"process": role} | fields).decode() + "\n")
-        self._stream.flush()
+        try:
+            self._stream.write(msgspec.json.encode({"process": role} | fields).decode() + "\n")
+            self._stream.flush()
+        except BrokenPipeError:
+            _tell_nobody(self._stream)
 
     def event(self, event: Event) -> None:
         match event:

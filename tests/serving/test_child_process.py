@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -60,3 +61,43 @@ async def test_long_lines_and_the_last_words_without_a_newline_are_kept() -> Non
         assert await child.wait() == 3
     assert sum(map(len, lines[:-1])) == 200000
     assert child.last_lines[-1] == "no newline"
+
+
+ORPHAN = """
+import subprocess, sys, time
+orphan = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+print(orphan.pid, flush=True)
+sys.stdout.write("no newline")
+sys.stdout.flush()
+time.sleep(1000)
+"""
+
+
+async def test_an_end_is_told_although_what_the_child_started_lives_on_with_its_output() -> None:
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    child = await ChildProcess.start([sys.executable, "-c", ORPHAN], lines.put_nowait, lambda _: None)
+    async with asyncio.timeout(PATIENCE):
+        orphan = int(await lines.get())
+        try:
+            child.kill()
+            assert await child.wait() == -signal.SIGKILL
+            os.kill(orphan, 0)
+        finally:
+            os.kill(orphan, signal.SIGKILL)
+
+
+async def test_a_line_that_cannot_be_told_holds_up_neither_the_next_nor_the_end() -> None:
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        raise OSError("nobody reads")
+
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault["exception"]))
+    script = "print('x' * 200000); print('y' * 200000)"
+    child = await ChildProcess.start([sys.executable, "-c", script], tell, lambda _: None)
+    async with asyncio.timeout(PATIENCE):
+        assert await child.wait() == 0
+    assert len(told) > 1
+    assert len(faults) == len(told)

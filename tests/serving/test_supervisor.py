@@ -1,6 +1,7 @@
 """The supervisor's decisions, with scripted children and a scripted clock; then with real processes."""
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -72,6 +73,7 @@ class World:
         self.children: list[ScriptedChild] = []
         self.events: list[Event] = []
         self.time = 0.0
+        self.no_room = 0  # for so many of the next starts
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
         self._stubborn = stubborn
         self.supervisor = Supervisor(
@@ -80,6 +82,9 @@ class World:
         self.running = asyncio.ensure_future(self.supervisor.run())
 
     async def spawn(self, role: str, on_status: Callable[[Status], None]) -> ScriptedChild:
+        if self.no_room:
+            self.no_room -= 1
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
         self.children.append(ScriptedChild(role, on_status, role in self._stubborn))
         return self.children[-1]
 
@@ -297,6 +302,33 @@ async def test_a_second_stop_does_not_wait() -> None:
     world.supervisor.stop()
     assert await world.finish() == 0
     assert world.time == 0.0
+
+
+async def test_a_start_that_finds_no_memory_is_tried_again_and_costs_the_other_process_nothing() -> None:
+    world = World()
+    await world.serve()
+    world.no_room = 1
+    world.live("engine").exit(-9)
+    await world.advance(0.5)
+    assert world.count("engine") == 1
+    *_, died = world.of(Died)
+    assert died == Died("engine", "could not be started: [Errno 12] Cannot allocate memory", 1.0)
+    await world.advance(1.0)
+    assert world.count("engine") == 2
+    assert not world.live("api").code.done()
+    world.supervisor.stop()
+    assert await world.finish() == 0
+
+
+async def test_a_first_start_that_never_finds_memory_gives_up_with_the_reason() -> None:
+    world = World()
+    world.no_room = 1000
+    for _ in range(10):
+        await world.advance(30.0)
+    assert await world.finish() == 1
+    (gave_up,) = world.of(GaveUp)[:1]
+    assert isinstance(gave_up, GaveUp)
+    assert "Cannot allocate memory" in gave_up.how
 
 
 async def test_stop_while_waiting_to_restart_starts_nothing() -> None:

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from rich.console import Console
 
 from serving.commands.serve_report import JsonServeReport, ServeReport, report_of
 from serving.lifeline import Status
+from serving.observability.logs import LogFormat
 from serving.supervisor import Died, GaveUp, Progress, Ready, Stopping
 
 
@@ -90,3 +93,17 @@ def test_as_json_every_line_is_one_object_with_its_process() -> None:
 def test_the_deployments_format_chooses_the_report() -> None:
     assert isinstance(report_of("json"), JsonServeReport)
     assert isinstance(report_of("text"), ServeReport)
+
+
+@pytest.mark.parametrize("kind", ["text", "json"])
+@pytest.mark.usefixtures("restored_logging")
+def test_a_log_that_nobody_reads_any_more_ends_nothing(kind: LogFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with report_of(kind) as report:
+            for number in range(3):
+                report.line("api", json.dumps({"event": "answered", "number": number}))
+            report.event(Stopping())
+        assert os.stat(os.devnull) == os.fstat(stream.fileno())
