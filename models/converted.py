@@ -5,6 +5,8 @@
     weights/layers.0 ...
     weft.json            written last: a conversion that was cut short is no checkpoint
 
+All of it is called NAME.partial until it is whole.
+
 The leaves are fused and transposed already, so that each device reads its own parts of the files and nothing passes
 through the host whole. A leaf whose shape the mesh changes (see sharding/params.py) does, by itself.
 """
@@ -44,8 +46,23 @@ def write_converted(source: Path, listed: Any, weights: HubWeights, target: Path
 
     `listed` is the model with its shapes alone and its layers as a list; `weights` are those of `source`.
     """
+    target = target.absolute()  # Orbax takes no other
     if target.exists():
         raise CheckpointError(f"{target}: it exists already; name a directory that does not")
+    partial = target.with_name(f"{target.name}.partial")
+    if partial.exists():  # of a conversion that was killed, or of one that runs
+        raise CheckpointError(
+            f"{partial}: a conversion to {target.name} runs, or was killed: then remove this directory"
+        )
+    try:
+        _write(source, listed, weights, partial)
+        partial.rename(target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _write(source: Path, listed: Any, weights: HubWeights, target: Path) -> None:
     (target / WEIGHTS).mkdir(parents=True)
     dtypes = set()
     for part, leaves in parts_of(listed):
@@ -69,7 +86,7 @@ class ConvertedWeights:
         mark = read_json(directory / MARK)
         if not isinstance(mark, dict) or mark.get("format") != FORMAT:
             raise CheckpointError(f"{directory / MARK}: format must be {FORMAT}: convert the checkpoint again")
-        self._folder = directory / WEIGHTS
+        self._folder = directory.absolute() / WEIGHTS  # Orbax takes no other
         self._dtype = dtype
         self._meter = Meter(progress, sum(nbytes_of(leaves) for _, leaves in parts_of(listed)))
 

@@ -5,6 +5,8 @@ weft serve --model OUT. It needs as much disk as the original, and as much memor
 """
 
 import argparse
+import os
+import signal
 from pathlib import Path
 from typing import get_args
 
@@ -29,14 +31,17 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console()
     nbytes = sum(file.stat().st_size for file in args.source.glob("*.safetensors"))
-    with progress_bar(console, "converting, MiB", total=nbytes // _MEBIBYTE) as advance:
-        shown = 0
+    try:
+        with progress_bar(console, "converting, MiB", total=nbytes // _MEBIBYTE) as advance:
+            shown = 0
 
-        def progress(done: int, total: int) -> None:
-            nonlocal shown
-            advance(done // _MEBIBYTE - shown)
-            shown = done // _MEBIBYTE
+            def progress(done: int, total: int) -> None:
+                nonlocal shown
+                advance(done // _MEBIBYTE - shown)
+                shown = done // _MEBIBYTE
 
-        convert_checkpoint(args.source, args.target, args.dtype, progress)
+            convert_checkpoint(args.source, args.target, args.dtype, progress)
+    except KeyboardInterrupt:  # at once: Python's own end waits for Orbax's threads, minutes long
+        os._exit(128 + signal.SIGINT)
     console.print(f"wrote {args.target}", highlight=False)
     return 0

@@ -15,6 +15,7 @@ Seconds, tokens.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from serving.engine.client import EngineInfo, EngineStats
 from serving.engine.request import Priority
@@ -87,7 +88,7 @@ class Capacity:
         self._advance()
         if self._rows_are_full:
             self._rows.add(place.choices)
-        else:
+        elif self._prompts_are_many:
             self._prefill.add(place.tokens)
         self._waiting.pop(place.arrived, None)
         place.started = True
@@ -164,15 +165,24 @@ class Capacity:
         stats = self._stats
         return stats is not None and (stats.running >= self._info.max_num_seqs or stats.waiting > 0)
 
+    @property
+    def _prompts_are_many(self) -> bool:
+        """More tokens wait than a step takes, in as many requests as have rows at once: what a thousand prompts of one
+        token wait for is not that they are computed."""
+        if self._info is None:
+            return False
+        first = islice(self._waiting.values(), self._info.max_num_seqs)
+        return sum(place.tokens for place in first) >= self._info.max_num_batched_tokens
+
     def _advance(self) -> None:
         now = self._now()
         seconds, self._updated = now - self._updated, now
-        if seconds <= 0 or not self._waiting or self._info is None:
+        if seconds <= 0:
             return
-        if self._rows_are_full:
-            self._rows.run(seconds)
-        elif sum(place.tokens for place in self._waiting.values()) >= self._info.max_num_batched_tokens:
-            self._prefill.run(seconds)
+        rows = bool(self._waiting) and self._rows_are_full
+        prompts = not rows and self._prompts_are_many
+        for meter, runs in ((self._rows, rows), (self._prefill, prompts)):
+            (meter.run if runs else meter.rest)(seconds)
 
     def _uncached(self, tenant: str, prompt_tokens: int) -> float:
         return max(1.0, prompt_tokens * (1.0 - self._cached_share.get(tenant, 0.0)))

@@ -2,7 +2,8 @@
 
 import math
 
-_MEMORY_SECONDS = 10.0  # what lies further back counts for less than a third
+_MEMORY_SECONDS = 10.0  # of a queue: what lies further back counts for less than a third
+_REST_SECONDS = 60.0  # without one: a rate that was never refreshed is unknown again after some minutes
 _LEAST_SECONDS = 0.5  # of a queue, before there is an answer
 
 
@@ -18,6 +19,13 @@ class DrainMeter:
         kept = math.exp(-seconds / _MEMORY_SECONDS)
         self._amount *= kept
         self._seconds = self._seconds * kept + seconds
+
+    def rest(self, seconds: float) -> None:
+        """So long there was none. What was learnt before fades, or a rate that was wrong once would keep away those who
+        could show a better one."""
+        kept = math.exp(-seconds / _REST_SECONDS)
+        self._amount *= kept
+        self._seconds *= kept
 
     def add(self, amount: float) -> None:
         """So much left it."""

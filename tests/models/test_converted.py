@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import checkpoint
+from models import checkpoint, converted
 from models.errors import CheckpointError
 from models.interface import LayerForm, Model
 from tests.models import tiny_checkpoint
@@ -74,6 +74,30 @@ def test_nothing_is_written_over_and_nothing_converted_twice(folders: tuple[Path
         checkpoint.convert(folders[0], folders[1])
     with pytest.raises(CheckpointError, match="it is converted already"):
         checkpoint.convert(folders[1], tmp_path / "out")
+
+
+def test_a_name_that_is_relative_to_where_it_runs_is_taken(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint.convert(folders[0], Path("out"))
+    checkpoint.load(Path("out"), jnp.float32)
+
+
+def test_one_that_failed_leaves_nothing_and_one_that_was_killed_is_named(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(converted.shutil, "copyfile", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.convert(folders[0], tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "out.partial").mkdir()
+    with pytest.raises(CheckpointError, match=r"out\.partial: a conversion to out runs, or was killed"):
+        checkpoint.convert(folders[0], tmp_path / "out")
 
 
 def test_one_that_was_cut_short_or_has_another_shape_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:

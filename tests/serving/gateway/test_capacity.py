@@ -1,3 +1,5 @@
+import dataclasses
+
 from serving.engine.client import EngineInfo
 from serving.engine.request import Priority
 from serving.gateway.appointments import MOST_SECONDS, Appointments
@@ -86,7 +88,7 @@ def test_a_class_does_not_wait_for_those_below_it(clock: Clock) -> None:
 def test_prompts_wait_for_the_tokens_before_them(clock: Clock) -> None:
     """Rows are free, but more prompt tokens wait than a step takes."""
     capacity = Capacity(clock)
-    capacity.meet(EngineInfo(**{name: getattr(INFO, name) for name in INFO.__slots__} | {"max_num_seqs": 1000}))
+    capacity.meet(dataclasses.replace(INFO, max_num_seqs=1000))
     queue = [capacity.join(Priority.STANDARD, "a", 1000, 1) for _ in range(10)]
     for place in queue[:5]:
         clock.pass_(0.5)
@@ -95,6 +97,51 @@ def test_prompts_wait_for_the_tokens_before_them(clock: Clock) -> None:
     for _ in range(40):
         capacity.start(capacity.join(Priority.STANDARD, "cached", 1000, 1), "cached", 1000, 900)
     assert capacity.predict(Priority.STANDARD, "cached", 1000) < capacity.predict(Priority.STANDARD, "a", 1000)
+
+
+def wide(clock: Clock) -> Capacity:
+    """Rows enough for what these tests send."""
+    capacity = Capacity(clock)
+    capacity.meet(dataclasses.replace(INFO, max_num_seqs=50))
+    return capacity
+
+
+def pass_prompts(capacity: Capacity, clock: Clock, count: int, tokens: int, seconds: float) -> None:
+    """All of them come at once, and one begins every so many seconds and ends."""
+    for place in [capacity.join(Priority.STANDARD, "a", tokens, 1) for _ in range(count)]:
+        clock.pass_(seconds)
+        capacity.start(place, "a", tokens, 0)
+        capacity.leave(place)
+
+
+def test_a_flood_of_prompts_of_one_token_says_nothing_of_how_fast_prompts_are_computed(clock: Clock) -> None:
+    capacity = wide(clock)
+    pass_prompts(capacity, clock, count=3000, tokens=1, seconds=0.02)
+    for _ in range(8):
+        assert capacity.predict(Priority.STANDARD, "a", 500) == 0.0
+        capacity.join(Priority.STANDARD, "a", 500, 1)
+
+
+def test_prompts_that_waited_for_nobody_do_not_make_the_rate_look_higher(clock: Clock) -> None:
+    capacity = wide(clock)
+    pass_prompts(capacity, clock, count=10, tokens=1000, seconds=0.5)
+    for _ in range(1000):
+        pass_prompts(capacity, clock, count=1, tokens=50, seconds=0.01)
+    for _ in range(10):
+        capacity.join(Priority.STANDARD, "a", 1000, 1)
+    assert capacity.predict(Priority.STANDARD, "a", 1000) >= 5.0  # 11,000 tokens at 2000 a second
+
+
+def test_a_rate_that_is_not_seen_again_is_forgotten_in_minutes(clock: Clock) -> None:
+    capacity = wide(clock)
+    pass_prompts(capacity, clock, count=10, tokens=1000, seconds=30.0)  # as where the machine stood still
+    for place in [capacity.join(Priority.STANDARD, "a", 1000, 1) for _ in range(2)]:
+        assert capacity.predict(Priority.STANDARD, "a", 1000) > 15.0
+        capacity.leave(place)
+    clock.pass_(300.0)
+    for _ in range(8):
+        assert capacity.predict(Priority.STANDARD, "a", 1000) == 0.0
+        capacity.join(Priority.STANDARD, "a", 1000, 1)
 
 
 def test_while_no_rate_is_known_two_batches_may_wait_and_no_more(clock: Clock) -> None:
