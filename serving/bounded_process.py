@@ -17,6 +17,17 @@ from typing import Any
 
 Ask = Callable[[dict[str, Any], float], dict[str, Any]]
 
+_ENDING = 5.0  # seconds for a child that has closed its pipe to be gone
+
+
+class ProcessEndedError(EOFError):
+    """The child ended instead of answering. `status` is what it exited with, or the signal that ended it as a negative
+    number; None where it lived on behind closed pipes, and was killed for it."""
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__(f"the process ended with status {status}")
+        self.status = status
+
 
 class BoundedProcess:
     """Started when it is first asked, and again after it was ended. One caller at a time."""
@@ -43,13 +54,13 @@ class BoundedProcess:
         self._prepare(self._exchange)
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer. Raises TimeoutError after `seconds`, EOFError where the child ended instead; either way there is
-        no child left."""
+        """The answer. Raises TimeoutError after `seconds`, ProcessEndedError where the child ended instead; either way
+        there is no child left."""
         self.start()
         return self._exchange(request, seconds)
 
     def interrupt(self) -> None:
-        """From another thread: makes an `ask` under way raise EOFError."""
+        """From another thread: makes an `ask` under way raise ProcessEndedError."""
         process = self._process
         if process is not None:
             process.kill()
@@ -72,12 +83,21 @@ class BoundedProcess:
             _write(self._process, len(data).to_bytes(4, "big") + data, deadline)
             size = int.from_bytes(_read(self._process, 4, deadline), "big")
             return json.loads(_read(self._process, size, deadline))
-        except (TimeoutError, EOFError):
+        except TimeoutError:
             self.end()
             raise
-        except BrokenPipeError:
+        except (EOFError, BrokenPipeError):
+            raise ProcessEndedError(self._ended()) from None
+
+    def _ended(self) -> int | None:
+        """The status of a child that ends by itself: killed in this moment, it might tell of that instead."""
+        assert self._process is not None
+        try:
+            return self._process.wait(_ENDING)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
             self.end()
-            raise EOFError from None
 
 
 def _write(process: subprocess.Popen[bytes], data: bytes, deadline: float) -> None:

@@ -19,6 +19,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 # space sometimes write nothing else.
 JSON_SPACE = r" |\r?\n( {0,24}|\t{0,8})"
 STACK_BYTES = 1 << 20  # less than any thread that will compute masks has
+OUT_OF_MEMORY = 12  # what it exits with, where Python found the limit; where llguidance did, it aborts
 
 
 class Tokens:
@@ -98,10 +99,14 @@ def resident_bytes() -> int:
 
 
 def allow_cpu_seconds(seconds: float) -> None:
-    """The kernel ends this process when it has used so many more (rounded up to a whole number, plus one)."""
+    """The kernel ends this process by SIGXCPU when it has used so many more (rounded up to a whole number, plus one).
+    Raises SystemExit where a hard limit that somebody else has set comes first: there it would be SIGKILL, which says
+    nothing about a grammar, and the next process has its seconds before it."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    soft = int(usage.ru_utime + usage.ru_stime + seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    soft, hard = int(usage.ru_utime + usage.ru_stime + seconds) + 1, resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if hard != resource.RLIM_INFINITY and soft >= hard:
+        sys.exit(f"the hard limit of {hard} s of CPU time leaves less than {seconds:g} s for a grammar")
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
 
 
 def allow_memory(more: int) -> None:
@@ -142,4 +147,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, memory: int) -> None:
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, resource.getrlimit(resource.RLIMIT_STACK)[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    serve(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))
+    try:
+        serve(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))
+    except MemoryError:
+        sys.exit(OUT_OF_MEMORY)

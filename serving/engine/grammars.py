@@ -8,6 +8,7 @@ import asyncio
 import functools
 import hashlib
 import logging
+import signal
 import threading
 import time
 from collections import OrderedDict
@@ -20,11 +21,12 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from serving.bounded_process import Ask, BoundedProcess
+from serving.bounded_process import Ask, BoundedProcess, ProcessEndedError
 from serving.engine.constraint import Constraint, brief
+from serving.engine.grammar_worker import OUT_OF_MEMORY
 from serving.engine.request import MAX_GRAMMAR_BYTES, GrammarKind, GrammarSpec
 from serving.engine.vocabulary import Vocabulary
-from serving.errors import EngineUnavailableError, OverloadedError, RequestError
+from serving.errors import EngineUnavailableError, OverloadedError, RequestError, WeftError
 from serving.observability.logs import log_failure
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,11 @@ _WORKER = Path(__file__).with_name("grammar_worker.py")
 _STARTING = 60.0  # seconds to start an interpreter and to read the vocabulary
 _WAIT_PER_SECOND = 15.0  # of CPU time: the machine may be busy with other things
 _RETRY_AFTER = 5.0  # seconds
+# How the worker ends over a grammar: its limit of CPU time, or one of memory or stack, as Python, llguidance and the
+# kernel tell of it. Anybody may send SIGKILL, and the kernel does where the machine has no memory left.
+_OVER_LIMITS = frozenset(
+    {-signal.SIGXCPU, OUT_OF_MEMORY, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}  # the last where macOS runs
+)
 _SPELLED = 4096  # forced texts whose tokens are kept: streams of one grammar ask for the same ones
 _WORDS = {
     GrammarKind.JSON_SCHEMA: "the JSON schema",
@@ -187,35 +194,40 @@ class Grammars:
 
     def _compile_within_limits(self, spec: GrammarSpec) -> _Compiled:
         _, tokenizer, _ = self._vocabulary()
-        seconds = self._limits.cpu_seconds
-        request = {"kind": spec.kind.value, "text": spec.text, "seconds": seconds, "limits": PARSER_LIMITS}
-        try:
-            self._worker.start()
-        except (OSError, EOFError) as error:  # no room for it, or it was ended
-            if self._closing:
-                raise _stopped() from None
-            log_failure(log, "the process that compiles grammars did not start", error)
-            raise OverloadedError(
-                "the process that compiles grammars did not start",
-                retry_after=_RETRY_AFTER,
-                code="grammars_unavailable",
-            ) from None
-        try:
-            answer = self._worker.ask(request, seconds * _WAIT_PER_SECOND)
-        except (TimeoutError, EOFError):
-            if self._closing:
-                raise _stopped() from None
-            raise _refusal(
-                f"{_WORDS[spec.kind]} needs more than the {seconds:g} s of CPU time, the "
-                f"{self._limits.memory_bytes >> 20} MiB or the depth that compiling one may take",
-                "grammar_too_complex",
-            ) from None
+        answer = self._answer(spec)
         if "refused" in answer:
             raise _refusal(f"{_WORDS[spec.kind]} cannot be used: {brief(answer['refused'])}", "invalid_grammar")
         matcher = LLMatcher(tokenizer, answer["grammar"], log_level=0, limits=LLParserLimits(**PARSER_LIMITS))
         if matcher.is_error():
             raise _refusal(f"{_WORDS[spec.kind]} cannot be used: {brief(matcher.get_error())}", "invalid_grammar")
         return _Compiled(matcher, answer["bytes"])
+
+    def _answer(self, spec: GrammarSpec) -> dict[str, Any]:
+        """The worker's. Raises RequestError where the grammar broke its limits; what else becomes of it, and a machine
+        that gives it no time, says nothing about the grammar."""
+        seconds = self._limits.cpu_seconds
+        request = {"kind": spec.kind.value, "text": spec.text, "seconds": seconds, "limits": PARSER_LIMITS}
+        try:
+            self._worker.start()
+        except (OSError, EOFError) as error:  # no room for it, or it was ended
+            raise self._unavailable("did not start", error) from None
+        try:
+            return self._worker.ask(request, seconds * _WAIT_PER_SECOND)
+        except (OSError, EOFError) as error:
+            if self._closing or not isinstance(error, ProcessEndedError) or error.status not in _OVER_LIMITS:
+                raise self._unavailable("gave no answer", error) from None
+            raise _refusal(
+                f"{_WORDS[spec.kind]} needs more than the {seconds:g} s of CPU time, the "
+                f"{self._limits.memory_bytes >> 20} MiB or the depth that compiling one may take",
+                "grammar_too_complex",
+            ) from None
+
+    def _unavailable(self, what: str, error: Exception) -> WeftError:
+        if self._closing:
+            return _stopped()
+        message = f"the process that compiles grammars {what}"
+        log_failure(log, message, error)
+        return OverloadedError(message, retry_after=_RETRY_AFTER, code="grammars_unavailable")
 
     def _vocabulary(self) -> tuple[Vocabulary, LLTokenizer, np.ndarray]:
         """Loaded by the compiling thread, which is the only one to come here."""

@@ -42,6 +42,13 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Abort:
+    """The caller of a stream has left it. A request id would not say which stream: a refused one may have another's."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Question(Generic[T]):
     """What the loop's thread is to do between two steps, and who waits for the answer."""
 
@@ -57,3 +64,12 @@ class Question(Generic[T]):
             self.answer.set_exception(result)
         else:
             self.answer.set_result(result)
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
+    """From the engine's thread. Where a caller's event loop has gone, so have its streams: nobody is left to tell."""
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:
+        if not loop.is_closed():  # asked afterwards: it may close at any moment
+            raise

@@ -85,6 +85,7 @@ def _check_sampler_bounds(sampling: SamplingParams, vocab_size: int) -> None:
         _check_ids("bad_words", word, vocab_size)
     for name, number, most in (
         ("top_k", sampling.top_k, 2**31 - 1),
+        ("min_tokens", sampling.min_tokens, 2**31 - 1),
         ("seed", sampling.seed, MAX_SEED),
         ("logprobs", sampling.logprobs or 0, MAX_LOGPROBS),
         ("prompt_logprobs", sampling.prompt_logprobs or 0, MAX_LOGPROBS),

@@ -26,7 +26,7 @@ from serving.engine.embedding import PooledEvent
 from serving.engine.embedding_queue import EmbeddingQueue, TextEncoder
 from serving.engine.engine import EngineLoop, SizedExecutor
 from serving.engine.grammars import GrammarCounters, Grammars
-from serving.engine.inbox import Question, Stream
+from serving.engine.inbox import Abort, Question, Stream, call_soon
 from serving.engine.intake import refuse_beside_grammar
 from serving.engine.live_model import LiveModel, namespace_of
 from serving.engine.model_embedder import ModelEmbedder
@@ -98,7 +98,7 @@ class LocalEngine:
             self.embedder = EmbeddingQueue(encoder, self.between_steps, is_generating=lambda: not loop.idle)
         self.model_embedder: ModelEmbedder | None = None  # set by whoever may let the model embed texts
         self._streams: dict[str, Stream] = {}  # touched by the thread alone
-        self._inbox: deque[Stream | Question[Any] | str] = deque()  # a string is the id of a stream to abort
+        self._inbox: deque[Stream | Abort | Question[Any]] = deque()
         self._arrived = threading.Event()
         if loop.tiers is not None:
             loop.tiers.call_on_news(self._arrived.set)
@@ -155,14 +155,14 @@ class LocalEngine:
                 raise
             yield TokenEvent(request_id=request.request_id, finish_reason=FinishReason.DEADLINE)
             return
-        ended = True
+        stream: Stream | None = None
+        ended = False
         try:
             await self._be_awake()  # it may have been put to sleep meanwhile
             if request.deadline_seconds is not None:
                 request = dataclasses.replace(request, deadline_seconds=_left(request, begin))
             stream = Stream(request, asyncio.get_running_loop(), constraint, lease)
             self._send(stream)
-            ended = False
             while not ended:
                 event = await stream.get()
                 ended = event.finish_reason is not None
@@ -171,8 +171,8 @@ class LocalEngine:
             ended = True
             raise
         finally:
-            if not ended:
-                self._send(request.request_id)
+            if stream is not None and not ended:
+                self._send(Abort(stream))
             if lease is not None and self.adapters is not None:  # after the abort, which is read before the next load
                 self.adapters.release(lease)
 
@@ -186,7 +186,7 @@ class LocalEngine:
         try:
             event = await stream.get()  # there is one
         except asyncio.CancelledError:
-            self._send(request.request_id)
+            self._send(Abort(stream))
             raise
         if not isinstance(event, PooledEvent) or not np.isfinite(event.vector).all():
             raise EngineError(event.error or "the model gave no vector for a text", code="no_vector")
@@ -260,7 +260,7 @@ class LocalEngine:
         self._send(question)
         return await question.answer
 
-    def _send(self, item: Stream | Question[Any] | str) -> None:
+    def _send(self, item: Stream | Abort | Question[Any]) -> None:
         self._inbox.append(item)
         self._arrived.set()
         if self._ended.is_set():  # while its grammar was compiled, say: nobody empties the inbox
@@ -315,9 +315,8 @@ class LocalEngine:
     def _empty_inbox(self) -> None:
         while self._inbox:
             item = self._inbox.popleft()
-            if isinstance(item, str):
-                self._streams.pop(item, None)
-                self._loop.scheduler.abort(item)
+            if isinstance(item, Abort):
+                self._abort(item.stream)
                 continue
             if isinstance(item, Question):
                 self._answer(item)
@@ -325,9 +324,16 @@ class LocalEngine:
             try:
                 self._loop.scheduler.add(item.request, self._loop.now(), item.constraint, item.adapter, item.pooling)
             except WeftError as error:
-                _call_soon(item.loop, item.put, error)
+                call_soon(item.loop, item.put, error)
             else:
                 self._streams[item.request.request_id] = item
+
+    def _abort(self, stream: Stream) -> None:
+        """Nothing where it was refused or has ended: another may have its name."""
+        request_id = stream.request.request_id
+        if self._streams.get(request_id) is stream:
+            del self._streams[request_id]
+            self._loop.scheduler.abort(request_id)
 
     def _answer(self, question: Question[Any]) -> None:
         try:
@@ -336,9 +342,9 @@ class LocalEngine:
             result = error
         except BaseException:  # the loop ends, and nobody else would tell who asked
             error = EngineUnavailableError("the engine failed", code="engine_failed")
-            _call_soon(question.loop, question.put, error)
+            call_soon(question.loop, question.put, error)
             raise
-        _call_soon(question.loop, question.put, result)
+        call_soon(question.loop, question.put, result)
 
     def _deliver(self, events: list[TokenEvent]) -> None:
         """Hands each event loop everything this step made for its streams, in one call."""
@@ -351,11 +357,11 @@ class LocalEngine:
                 self._streams.pop(event.request_id, None)  # gone where the watchdog has given up on this step
             by_loop.setdefault(stream.loop, []).append((stream, event))
         for loop, batch in by_loop.items():
-            _call_soon(loop, _put_all, batch)
+            call_soon(loop, _put_all, batch)
 
     def _end_all(self) -> None:
         """From any thread, and from several at once."""
-        ending: list[Stream | Question[Any] | str] = [*self._streams.values()]
+        ending: list[Stream | Abort | Question[Any]] = [*self._streams.values()]
         self._streams.clear()
         with contextlib.suppress(IndexError):
             while True:
@@ -365,8 +371,8 @@ class LocalEngine:
         else:
             error = EngineUnavailableError("the engine failed", code="engine_failed")
         for item in ending:
-            if not isinstance(item, str):
-                _call_soon(item.loop, item.put, error)
+            if not isinstance(item, Abort):
+                call_soon(item.loop, item.put, error)
 
     def _snapshot(self) -> EngineStats:
         scheduler = self._loop.scheduler.stats
@@ -492,9 +498,3 @@ def _left(request: GenerateRequest, begin: float) -> float | None:
     """Seconds of its deadline, for a request that came at `begin`; None: it has none."""
     limit = request.deadline_seconds
     return None if limit is None else max(limit - (time.monotonic() - begin), _SHORTEST_SECONDS)
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
-    """Where a caller's event loop has gone, so have its streams: nobody is left to tell."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(call, *args)

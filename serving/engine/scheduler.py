@@ -239,6 +239,8 @@ class Scheduler:
                 f"the queue is full: {waiting} requests are waiting",
                 retry_after=self._planner.drain_rate.retry_after(waiting),
             )
+        if not waiting:  # also where those who waited were aborted, and no plan was made since
+            self._planner.drain_rate.restart()
         self._arrivals += 1
         self._roster.enter(sequence)
         if request.deadline_seconds is not None:

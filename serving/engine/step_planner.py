@@ -75,7 +75,7 @@ class StepPlanner:
             self._add_chunks(draft, prefills)
         if not blocked:
             departures += self._admit_waiting(draft, BACKGROUND_RANKS, now)[0]
-        self.drain_rate.observe(now, departures)
+        self.drain_rate.observe(now, departures, len(roster.waiting))
         if self._speculator is not None:
             self._speculator.extend(draft, roster.pool)
         if self._rounds > 1 and self._target_seconds is None and self._may_repeat(draft):

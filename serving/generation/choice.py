@@ -71,7 +71,6 @@ class Choice:
             raise EngineError(text)
         self._cached_tokens = event.cached_tokens or self._cached_tokens
         self._guessed_tokens += event.guessed_tokens
-        self._accepted_tokens += event.accepted_tokens
         self._weights = event.weights or self._weights
         text, stopped = self._take_tokens(event)
         finish, stop_reason = event.finish_reason, event.stop_token_id
@@ -135,7 +134,10 @@ class Choice:
             logprobs = event.logprobs[position] if event.logprobs else None
             self._held.append(_Held(token_id, logprobs, start, self._decoded + unfinished))
             if self._matcher.stopped is not None:
+                # The token that a text ends with counts as drawn, as where the engine itself ends one.
+                self._accepted_tokens += min(event.accepted_tokens, position)
                 return "".join(parts), True
+        self._accepted_tokens += event.accepted_tokens
         return "".join(parts), False
 
     def _release(self, text: str) -> str:

@@ -44,7 +44,8 @@ class LoggedEvent:
 
     def by_token(self) -> Iterator[TokenEvent]:
         """The event as if each of its tokens had come in a step of its own. How many come in one depends on when they
-        were asked for; a reader's position in the text must not, or it is lost with a log that had not been written."""
+        were asked for; a reader's position in the text must not, or it is lost with a log that had not been written.
+        Guesses that were right come first: each is counted where it stands, as a stop string may end the text there."""
         event, last = self.event, len(self.event.token_ids) - 1
         if last < 1:
             yield event
@@ -59,6 +60,8 @@ class LoggedEvent:
                 prompt_logprobs=() if place else event.prompt_logprobs,
                 cached_tokens=None if place else event.cached_tokens,
                 queue_seconds=None if place else event.queue_seconds,
+                guessed_tokens=0 if place else event.guessed_tokens,
+                accepted_tokens=int(place < event.accepted_tokens),
             )
 
 

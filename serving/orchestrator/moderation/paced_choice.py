@@ -286,15 +286,21 @@ class PacedChoice:
 
 
 def _parts(event: TokenEvent) -> Iterator[TokenEvent]:
-    """A token each; what is said once stands in the first, and how it ended in the last."""
+    """A token each; what is said once stands in the first, how it ended in the last. Guesses that were right come first
+    of all: each is counted where it stands."""
     last = len(event.token_ids) - 1
     if last < 1:
         yield event
         return
     for at in range(last + 1):
-        part = replace(event, token_ids=event.token_ids[at : at + 1], logprobs=event.logprobs[at : at + 1])
+        part = replace(
+            event,
+            token_ids=event.token_ids[at : at + 1],
+            logprobs=event.logprobs[at : at + 1],
+            accepted_tokens=int(at < event.accepted_tokens),
+        )
         if at:
-            part = replace(without_first_facts(part), guessed_tokens=0, accepted_tokens=0)
+            part = replace(without_first_facts(part), guessed_tokens=0)
         if at < last:
             part = replace(part, finish_reason=None, stop_token_id=None)
         yield replace(part, weights=event.weights) if at == last else part

@@ -2,12 +2,18 @@
 
 import asyncio
 import json
+import os
+import resource
+import signal
+import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
+from serving import bounded_process
 from serving.engine.constraint import Constraint
 from serving.engine.grammars import GrammarLimits, Grammars
 from serving.engine.request import MAX_GRAMMAR_BYTES, GrammarKind, GrammarSpec
@@ -245,6 +251,88 @@ def test_what_closing_breaks_off_is_no_fault_of_the_grammar(monkeypatch: pytest.
         assert stopped.value.code == "engine_stopped"
 
     asyncio.run(scenario())
+
+
+def signal_while_compiling(grammars: Grammars, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    """The process gets it after the next question and before its answer."""
+    constraint(grammars, regex("started"))
+    process, read = grammars._worker._process, bounded_process._read
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+
+    def signalled(*arguments: Any) -> bytes:
+        monkeypatch.setattr(bounded_process, "_read", read)
+        os.kill(process.pid, number)
+        os.kill(process.pid, signal.SIGCONT)
+        return read(*arguments)
+
+    monkeypatch.setattr(bounded_process, "_read", signalled)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_others_ended_says_nothing_about_the_grammar(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = Grammars(tiny_vocabulary, VOCAB_SIZE)
+    signal_while_compiling(grammars, monkeypatch, number)
+    with pytest.raises(OverloadedError, match="gave no answer") as refused:
+        constraint(grammars, regex("a"))
+    assert refused.value.code == "grammars_unavailable"
+    assert constraint(grammars, regex("a")).failure is None
+    assert grammars.counters.refused == 0
+    grammars.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGXCPU, signal.SIGABRT, signal.SIGSEGV])
+def test_a_process_that_its_limits_ended_tells_of_the_grammar(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = Grammars(tiny_vocabulary, VOCAB_SIZE)
+    signal_while_compiling(grammars, monkeypatch, number)
+    assert refusal(grammars, regex("a")).code == refusal(grammars, regex("a")).code == "grammar_too_complex"
+    assert (grammars.counters.refused, grammars.counters.cache_hits) == (1, 1)
+    grammars.close()
+
+
+def test_a_grammar_that_a_busy_machine_gave_no_time_is_not_accepted_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars = Grammars(tiny_vocabulary, VOCAB_SIZE)
+
+    def ask(*_: object) -> None:
+        raise TimeoutError
+
+    with monkeypatch.context() as busy:
+        busy.setattr(grammars._worker, "ask", ask)
+        with pytest.raises(OverloadedError) as refused:
+            constraint(grammars, regex("a"))
+    assert refused.value.code == "grammars_unavailable"
+    assert constraint(grammars, regex("a")).failure is None
+    grammars.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another process's limits can be set on Linux only")
+def test_a_hard_limit_of_cpu_time_says_nothing_about_the_grammar_and_the_next_process_has_its_own() -> None:
+    grammars = Grammars(tiny_vocabulary, VOCAB_SIZE, GrammarLimits(cpu_seconds=1000.0))
+    constraint(grammars, regex("started"))
+    process = grammars._worker._process
+    assert process is not None
+    resource.prlimit(process.pid, resource.RLIMIT_CPU, (500, 500))
+    with pytest.raises(OverloadedError) as refused:
+        constraint(grammars, regex("a"))
+    assert refused.value.code == "grammars_unavailable"
+    assert constraint(grammars, regex("a")).failure is None
+    grammars.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not hold to the limit")
+@pytest.mark.parametrize(
+    "choices",
+    [["a" * 60_000, "b" * 60_000], [str(number) for number in range(12_000)]],
+    ids=["llguidance", "Python"],  # who asks for more than there is
+)
+def test_a_grammar_that_finds_no_memory_is_too_complex(choices: list[str]) -> None:
+    grammars = Grammars(tiny_vocabulary, VOCAB_SIZE, GrammarLimits(memory_bytes=1))
+    assert refusal(grammars, spec("choice", json.dumps(choices))).code == "grammar_too_complex"
+    grammars.close()
 
 
 @pytest.mark.parametrize("fault", [EOFError(), BlockingIOError("no more processes")])

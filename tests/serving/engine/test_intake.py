@@ -32,6 +32,10 @@ PLAIN = GenerateRequest(request_id="a", prompt_token_ids=(1,), sampling=Sampling
             GenerateRequest(request_id="a", prompt_token_ids=(1,), sampling=SamplingParams(max_tokens=-1)),
         ),
         *(
+            ("min_tokens", dataclasses.replace(PLAIN, sampling=SamplingParams(min_tokens=value)))
+            for value in (-1, 2**31, 2**70)
+        ),
+        *(
             (name, dataclasses.replace(PLAIN, **{name: value}))
             for name in ("tenant_weight", "deadline_seconds")
             for value in (0.0, -1.0, math.inf, math.nan)

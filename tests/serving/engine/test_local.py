@@ -101,6 +101,8 @@ OUTSIDE = VOCAB_SIZE
         ("bad_words", {"bad_words": ((1,) * 9,)}),
         ("bad_words", {"bad_words": ((),)}),
         ("bad_words", {"bad_words": ((2**40,),)}),
+        ("min_tokens", {"eos_token_ids": (1,), "min_tokens": 2**31}),
+        ("min_tokens", {"min_tokens": -1}),
         ("top_k", {"temperature": 1.0, "top_k": 2**32}),
         ("top_k", {"temperature": 1.0, "top_k": -1}),
         ("seed", {"temperature": 1.0, "seed": 2**64}),
@@ -136,6 +138,25 @@ async def test_a_refusal_whose_caller_has_gone_with_its_event_loop_costs_nobody_
     gone.set()
     await held
     assert (await events_of(engine, request("after")))[-1].finish_reason == FinishReason.LENGTH
+
+
+async def test_a_refused_stream_that_is_left_takes_nothing_from_the_one_whose_name_it_had(engine: LocalEngine) -> None:
+    asked, let = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        asked.set()
+        assert let.wait(60)
+
+    held = asyncio.create_task(engine.between_steps(hold))
+    await asyncio.to_thread(asked.wait)
+    first, second = (asyncio.create_task(events_of(engine, request("same"))) for _ in range(2))
+    await asyncio.sleep(0)  # both are sent now, and the engine is held
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    let.set()
+    await held
+    async with asyncio.timeout(60):
+        assert sum(len(event.token_ids) for event in await first) == 8
 
 
 async def test_a_row_filled_to_every_limit_is_served(engine: LocalEngine) -> None:

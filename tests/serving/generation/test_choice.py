@@ -9,6 +9,7 @@ from serving.generation.detokenizer import Detokenizer
 from serving.generation.request import PreparedPrompt, TextDelta
 from serving.generation.stop_strings import StopStrings
 from serving.generation.tokenizer import Tokenizer, load_tokenizer
+from serving.sessions.logged_generation import LoggedEvent
 
 
 @pytest.mark.parametrize("include", [False, True])
@@ -43,6 +44,26 @@ def test_nothing_is_told_of_a_token_whose_text_is_held_back(byte_level: Path) ->
     last = choice.feed(TokenEvent(request_id="r", finish_reason=FinishReason.LENGTH))
     assert last is not None
     assert (last.text, last.token_ids) == ("hello world", tuple(ids))
+
+
+@pytest.mark.parametrize(("stop", "completion", "accepted"), [("a", 1, 0), ("b", 2, 1), ("e", 5, 3), ("never", 6, 3)])
+def test_guesses_are_counted_to_where_a_stop_string_ends_the_text_as_a_reader_of_the_log_counts_them(
+    byte_level: Path, stop: str, completion: int, accepted: int
+) -> None:
+    tokenizer = load_tokenizer(byte_level)
+    ids = tuple(token for letter in "abcdef" for token in tokenizer.encode(letter, add_special_tokens=False))
+    event = TokenEvent(
+        request_id="r", token_ids=ids, guessed_tokens=4, accepted_tokens=3, finish_reason=FinishReason.LENGTH
+    )
+    for parts in ([event], [*LoggedEvent(0, 0, event).by_token()]):
+        choice, last = _choice(tokenizer, [stop], False), None
+        for part in parts:
+            last = choice.feed(part) or last
+            if last is not None and last.finish_reason is not None:
+                break
+        assert last is not None
+        assert last.usage.completion_tokens == completion
+        assert (last.usage.guessed_tokens, last.usage.accepted_tokens) == (4, accepted)
 
 
 def _choice(tokenizer: Tokenizer, stops: list[str], include: bool) -> Choice:

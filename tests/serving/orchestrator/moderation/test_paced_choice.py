@@ -265,6 +265,16 @@ async def test_a_cut_says_what_a_reader_of_the_log_would(tokenizer: Tokenizer, t
     assert last.usage.guessed_tokens == 2 * last.usage.accepted_tokens > 0
 
 
+async def test_right_guesses_behind_a_stop_string_are_not_counted(tokenizer: Tokenizer) -> None:
+    world = World(tokenizer, "The quick brown fox")
+    (event,) = world.events(64)
+    whole = replace(event, guessed_tokens=len(event.token_ids), accepted_tokens=len(event.token_ids) - 1)
+    steps = await world.run([whole], stop=("The",))
+    usage = steps[-1].delta.usage if steps[-1].delta else None
+    assert usage is not None
+    assert usage.accepted_tokens <= usage.completion_tokens < whole.accepted_tokens
+
+
 async def test_a_stop_string_ends_it_before_what_would_have_cut_it(tokenizer: Tokenizer) -> None:
     world = World(tokenizer)
     steps = await world.run(world.events(64), stop=("fox",))
