@@ -135,9 +135,10 @@ class Fields:
             raise self.error(name, "an object")
         return Fields(value, f"{self._where}{name}.")
 
-    def says_all_of(self, other: "Fields") -> bool:
-        """Whether each field of `other` is here too, with the same value."""
-        return all(self._values.get(name) == value for name, value in other._values.items() if name in other)
+    def says_all_of(self, other: "Fields", *, but: Collection[str] = ()) -> bool:
+        """Whether each field of `other`, `but` for those, is here too, with the same value."""
+        said = {name: value for name, value in other._values.items() if name in other and name not in but}
+        return all(self._values.get(name) == value for name, value in said.items())
 
     def require(self, name: str, value: Any) -> None:
         """For what only one value is implemented of. Missing is right too: `value` is the hub's default."""

@@ -44,6 +44,7 @@ class HubWeights:
         if _BARE in files and _INSIDE + _BARE in table:
             table = {name.removeprefix(_INSIDE): entry for name, entry in table.items()}
             packed = [name.removeprefix(_INSIDE) for name in packed]
+        table = _with_tied_vectors(files, table)
         widened = [name for name, entry in table.items() if isinstance(entry, Tensor) and entry.packed]
         shapes = {name: entry.shape for name in packed if (entry := table[name]) is not None}
         self._packed = PackedFiles(files, layout, shapes, table) if layout is not None else None
@@ -101,6 +102,16 @@ def _check(files: AnyFiles, table: Tensors) -> int:
             raise CheckpointError(f"tensor {name} has shape {found}; by config.json it must be {right}")
         total += files.nbytes(name)
     return total
+
+
+def _with_tied_vectors(files: TensorFiles, table: Tensors) -> Tensors:
+    """The table, where tied vectors may lie under the head's name: safetensors saves a tensor that has two names under
+    one of them."""
+    vectors = _INSIDE + _BARE
+    tied = vectors in table and _HEAD in table and table[_HEAD] is None
+    if not tied or vectors in files or _HEAD not in files:
+        return table
+    return {name: entry for name, entry in table.items() if name != vectors} | {_HEAD: table[vectors]}
 
 
 def _check_tied_head(files: TensorFiles, table: Tensors) -> None:

@@ -1,4 +1,7 @@
-"""Qwen3, the dense models (Yang et al., arXiv 2505.09388): Llama's blocks with a norm on each head of q and k."""
+"""Qwen3, the dense models (Yang et al., arXiv 2505.09388): Llama's blocks with a norm on each head of q and k.
+
+The upper layers may slide; no released checkpoint has switched that on.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +17,7 @@ from models.hub import Places, Tensors
 from models.interface import Attend, Cache, LayerForm, ModelShape
 from models.layers import AttentionOutput, GatedMLP, GroupedQKV, RMSNorm, WeightInit
 from models.rope import AnyRope, Rotations, read_rope
+from models.windows import Windows, read_windows
 from pallas_kernels.ragged import AttentionOptions
 
 architectures = ("Qwen3ForCausalLM",)
@@ -25,19 +29,22 @@ class Qwen3Config:
     sizes: DecoderSizes
     rope: AnyRope
     attention_bias: bool
+    windows: Windows
 
 
 def parse(config: dict[str, Any]) -> Qwen3Config:
     """Raises CheckpointError for a field that is missing or asks for what this family does not do."""
     fields = Fields(config)
     fields.require("hidden_act", "silu")
-    # No released checkpoint slides. sliding_window and max_window_layers mean nothing unless this one is true.
-    fields.require("use_sliding_window", False)
     sizes = read_sizes(fields, head_dim=128)
+    slides = fields.boolean("use_sliding_window", False) and not fields.is_null("sliding_window")
+    window = fields.integer("sliding_window", 4096) if slides else None
+    lower = fields.integer("max_window_layers", 28, least=0)  # these see everything
     return Qwen3Config(
         sizes=sizes,
         rope=read_rope(fields, sizes.head_dim, sizes.max_position),
         attention_bias=fields.boolean("attention_bias", False),
+        windows=read_windows(fields, sizes.layers, window, lambda layer: window is not None and layer >= lower),
     )
 
 
@@ -61,13 +68,15 @@ class Block(nnx.Module):
         self.mlp_norm = RMSNorm(init, s.d, s.eps)
         self.mlp = GatedMLP(init, s.d, s.f, jax.nn.silu)
         self.options = AttentionOptions(scale=s.head_dim**-0.5)
+        self.windows = config.windows
 
     def __call__(
         self, x: Array, cache: Cache, layer: Array | int, rotations: Rotations, attend: Attend
     ) -> tuple[Array, Cache]:
         turn = rotations.of(layer)
         q, k, v = self.qkv(self.attention_norm(x))
-        cache, out = attend(cache, layer, turn(self.q_norm(q)), turn(self.k_norm(k)), v, self.options)
+        q, k = turn(self.q_norm(q)), turn(self.k_norm(k))
+        cache, out = attend(cache, layer, q, k, v, self.options, window=self.windows.of(layer))
         x += self.output(out)
         return x + self.mlp(self.mlp_norm(x)), cache
 

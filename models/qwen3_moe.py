@@ -35,8 +35,9 @@ def parse(config: dict[str, Any]) -> Qwen3MoeConfig:
     """Raises CheckpointError for a field that is missing or asks for what this family does not do."""
     fields = Fields(config)
     fields.require("hidden_act", "silu")
-    # No released checkpoint slides. sliding_window and max_window_layers mean nothing unless this one is true.
-    fields.require("use_sliding_window", False)
+    # No released checkpoint slides. max_window_layers means nothing unless this one is true and there is a window.
+    if not fields.is_null("sliding_window"):
+        fields.require("use_sliding_window", False)
     sizes = read_sizes(fields)
     # Newer files of the hub's library call it as Mixtral's do.
     named = "num_local_experts" if "num_local_experts" in fields else "num_experts"

@@ -27,8 +27,10 @@ FIELDS = (
     *("type", "rope_type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings"),
     *("low_freq_factor", "high_freq_factor"),  # llama3
     *("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),  # yarn
+    "finetuned",  # of the model, says yarn's own release: it changes nothing
     *LONGROPE,
 )
+NAMES_OF_KIND = ("rope_type", "type")
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 
 
@@ -168,9 +170,20 @@ def read_scaling(fields: Fields) -> Fields:
     newer, older = fields.section("rope_parameters"), fields.section("rope_scaling")
     if not newer.names():
         return older
-    if not newer.says_all_of(older):
+    same_kind = all(name not in older for name in NAMES_OF_KIND) or _kind(newer) == _kind(older)
+    if not same_kind or not newer.says_all_of(older, but=NAMES_OF_KIND):
         raise fields.error("rope_scaling", "absent beside rope_parameters, which is its newer name, or say the same")
     return newer
+
+
+def _kind(scaling: Fields) -> str:
+    """Raises CheckpointError where it is no string."""
+    kind = scaling.string(_name_of_kind(scaling), "default")
+    return "longrope" if kind == "su" else kind  # its first name
+
+
+def _name_of_kind(scaling: Fields) -> str:
+    return "rope_type" if "rope_type" in scaling else "type"
 
 
 def read_layer_ropes(
@@ -209,9 +222,7 @@ class _Reader:
     def read(self, fields: Fields, scaling: Fields) -> Rope | LongRope:
         scaling.only(FIELDS)
         theta = scaling.above_one("rope_theta", fields.above_one("rope_theta", self.theta))
-        named = "rope_type" if "rope_type" in scaling else "type"
-        kind = scaling.string(named, "default")
-        kind = "longrope" if kind == "su" else kind  # its first name
+        named, kind = _name_of_kind(scaling), _kind(scaling)
         for name in LONGROPE:
             if name in scaling and kind != "longrope":
                 raise scaling.error(named, f"longrope, as {name} is there")

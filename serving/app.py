@@ -10,12 +10,10 @@ build_admin      the admin listener beside it
 """
 
 import gc
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -45,6 +43,7 @@ from serving.gateway.gateway_metrics import GatewayMetrics
 from serving.gateway.identity import check_exposure, identity_of
 from serving.gateway.ledger import Ledger
 from serving.generation.chat_format import load_chat_format
+from serving.generation.context_window import read_context_window
 from serving.generation.generator import Generator
 from serving.generation.grammar_vocabulary import vocabulary_of
 from serving.generation.text_embedder import EncoderTokenizer, MarkingTokenizer, TextEmbedder
@@ -406,28 +405,6 @@ def build_grpc(deployment: Deployment, app: Starlette) -> "GrpcServer | None":
 
 
 def window_of(deployment: Deployment) -> int:
-    """Tokens of prompt and output together: the deployment's wish, within what the checkpoint was made for."""
-    made_for = _max_position(deployment.model.checkpoint)
-    wanted = deployment.engine.max_model_len
-    if wanted is None:
-        return made_for
-    if wanted > made_for:
-        raise ConfigError(
-            f"engine.max_model_len is {wanted}, but {deployment.model.checkpoint.name} was made for {made_for} tokens "
-            "(max_position_embeddings in its config.json)",
-            param="max_model_len",
-        )
-    return wanted
-
-
-def _max_position(checkpoint: Path) -> int:
-    path = checkpoint / "config.json"
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))["max_position_embeddings"]
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: a checkpoint directory needs this file") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: no max_position_embeddings can be read from it: {error!r}") from error
-    if not isinstance(value, int) or value < 1:
-        raise CheckpointError(f"{path}: max_position_embeddings must be a positive integer, not {value!r}")
-    return value
+    """Tokens of prompt and output together: the deployment's wish, within what the checkpoint allows."""
+    checkpoint = deployment.model.checkpoint
+    return read_context_window(checkpoint).of(deployment.engine.max_model_len, checkpoint.name)

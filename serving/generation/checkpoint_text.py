@@ -193,7 +193,7 @@ def _eos_token_ids(generation: dict[str, Any], config: dict[str, Any], checkpoin
     nested = config.get("text_config")
     for table in (generation, config, nested if isinstance(nested, dict) else {}):
         ids = table.get("eos_token_id")
-        if ids is None:
+        if ids is None or ids == -1:  # both are written for none
             continue
         ids = ids if isinstance(ids, list) else [ids]
         if any(type(token) is not int or token < 0 for token in ids):
@@ -209,6 +209,8 @@ def _defaults(generation: dict[str, Any], where: Path) -> SamplingDefaults:
         if value is None:
             continue
         whole = key in ("top_k", "max_new_tokens")
+        if key == "top_k" and isinstance(value, float) and value.is_integer():
+            value = int(value)  # 50.0, as some tools write it
         kind = int if whole else int | float
         if isinstance(value, bool) or not isinstance(value, kind) or not abs(value) <= _LARGEST:
             raise CheckpointError(f"{where}: {key} must be a number, not {repr(value)[:40]}", param=key)

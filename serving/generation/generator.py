@@ -26,7 +26,14 @@ from serving.generation.detokenizer import decode
 from serving.generation.request import PreparedPrompt, TextDelta, TextRequest
 from serving.generation.stop_strings import StopStrings
 from serving.generation.tokenizer import Tokenizer
-from serving.generation.validation import check_defaults, check_text, check_token_ids, resolve_sampling
+from serving.generation.validation import (
+    check_defaults,
+    check_encoded,
+    check_text,
+    check_token_ids,
+    count_of_ids,
+    resolve_sampling,
+)
 from serving.observability.request_trace import UNTRACED, RequestTrace
 
 ENCODE_IN_THREAD_ABOVE = 4096  # characters; encoding so many takes a few milliseconds
@@ -154,7 +161,8 @@ class Generator:
         return [Choice(index, prepared, stops, self.tokenizer) for index in range(prepared.n)]
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
-        """Raises RequestError for text that cannot be encoded, ContextLengthError where it cannot fit the window."""
+        """Raises RequestError for text that cannot be encoded, or has tokens that the model lacks, ContextLengthError
+        where it cannot fit the window."""
         check_text(text, param)
         most = self.max_model_len * self.tokenizer.most_chars_per_token
         if len(text) > most:
@@ -164,8 +172,11 @@ class Generator:
                 param=param,
             )
         if len(text) <= ENCODE_IN_THREAD_ABOVE:
-            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+            ids = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        else:
+            ids = await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        check_encoded(ids, self.tokenizer, param)
+        return ids
 
     async def encoded(self, request: TextRequest) -> tuple[int, ...]:
         """The prompt's tokens, as `prepare` has them. Raises RequestError."""
@@ -173,7 +184,7 @@ class Generator:
 
     def detokenize(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         """Raises RequestError for an id outside the vocabulary."""
-        ids = check_token_ids(token_ids, self.tokenizer.vocab_size, "tokens")
+        ids = check_token_ids(token_ids, count_of_ids(self.tokenizer), "tokens")
         return decode(self.tokenizer, ids, skip_special_tokens=skip_special_tokens)
 
     async def render_chat(self, request: TextRequest) -> str:
@@ -202,7 +213,7 @@ class Generator:
         if (request.prompt is None) == (request.messages is None):
             raise RequestError("exactly one of prompt and messages must be given", param="messages")
         if isinstance(request.prompt, tuple):
-            return None, check_token_ids(request.prompt, self.tokenizer.vocab_size, "prompt")
+            return None, check_token_ids(request.prompt, count_of_ids(self.tokenizer), "prompt")
         if request.prompt is None:
             with trace.stage("render"):
                 text = await self.render_chat(request)

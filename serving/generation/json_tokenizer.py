@@ -8,7 +8,7 @@ from typing import Any
 import tokenizers
 
 from serving.errors import CheckpointError
-from serving.generation.checkpoint_text import CheckpointText
+from serving.generation.checkpoint_text import NAMED_SPECIAL_TOKENS, CheckpointText
 
 
 class JsonTokenizer:
@@ -28,6 +28,7 @@ class JsonTokenizer:
         self.checkpoint = checkpoint
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._add_missing_tokens(path)
         self._mark_special_tokens()
         self._tokenizer.encode_special_tokens = checkpoint.split_special_tokens
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -65,9 +66,48 @@ class JsonTokenizer:
     def _id(self, content: str | None) -> int | None:
         return None if content is None else self._tokenizer.token_to_id(content)
 
+    def _add_missing_tokens(self, path: Path) -> None:
+        """Tokens that the file lacks and those beside it have, in the order of transformers: by their ids, then those
+        that are only named, each with the next id. One that the model has no embedding for is not added.
+
+        Raises CheckpointError where an id is not the next one.
+        """
+        checkpoint, size = self.checkpoint, self.checkpoint.vocab_size or 0
+        special = {*checkpoint.special_tokens.values(), *checkpoint.more_special_tokens}
+        said = {**checkpoint.older_added_tokens, **checkpoint.added_tokens}
+        for token_id, token in sorted(said.items()):
+            if token_id >= size or self._id(token.content) is not None:
+                continue
+            if token_id != (free := self._next_id()):
+                table = "added_tokens.json" if checkpoint.older_added_tokens else "added_tokens_decoder"
+                raise CheckpointError(
+                    f"{path}: it lacks the token {token.content!r}, to which {table} gives the id {token_id}, and the "
+                    f"next free one is {'taken' if free is None else free}: correct that id, or put the token into "
+                    f"{path.name}"
+                )
+            self._add(token.content, special=token.special or token.content in special)
+        listed = {token.content for token in said.values()}
+        first = [checkpoint.special_tokens.get(name) for name in NAMED_SPECIAL_TOKENS]
+        for content in [*first, *checkpoint.special_tokens.values(), *checkpoint.more_special_tokens]:
+            if content is None or content in listed or self._id(content) is not None:
+                continue
+            token_id = self._next_id()
+            if token_id is None or token_id >= size:
+                break
+            self._add(content, special=True)
+
+    def _next_id(self) -> int | None:
+        """What the library gives to the next token; None where another one has that: a vocabulary with holes."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        number = max(self._tokenizer.get_vocab_size(with_added_tokens=False), max(added, default=-1) + 1)
+        return None if self._tokenizer.id_to_token(number) is not None else number
+
+    def _add(self, content: str, *, special: bool) -> None:
+        token = tokenizers.AddedToken(content, special=special, normalized=not special)
+        (self._tokenizer.add_special_tokens if special else self._tokenizer.add_tokens)([token])
+
     def _mark_special_tokens(self) -> None:
-        """What tokenizer_config.json says of tokens, which has precedence. Those outside the vocabulary have no
-        embedding, so they are not added."""
+        """What tokenizer_config.json says of tokens, which has precedence."""
         added = {token.content: token for token in self._tokenizer.get_added_tokens_decoder().values()}
         said = {token.content: token for token in self.checkpoint.added_tokens.values()}
         special = {*self.checkpoint.special_tokens.values(), *self.checkpoint.more_special_tokens}

@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from serving.engine.request import (
     MAX_BAD_WORD_TOKENS,
@@ -45,6 +45,25 @@ def check_text(text: str, param: str) -> None:
         ) from None
 
 
+def count_of_ids(tokenizer: Tokenizer) -> int:
+    """How many ids a client may send: the model's. A padded vocabulary has some without a token, which can be drawn
+    all the same."""
+    return tokenizer.checkpoint.vocab_size or tokenizer.vocab_size
+
+
+def check_encoded(ids: Sequence[int], tokenizer: Tokenizer, param: str) -> None:
+    """Raises RequestError where a text has tokens that the model lacks."""
+    size = count_of_ids(tokenizer)
+    if size < tokenizer.vocab_size and max(ids, default=0) >= size:
+        lacking = next(token_id for token_id in ids if token_id >= size)
+        raise RequestError(
+            f"{param} has the text {tokenizer.piece(lacking)!r}, whose token {lacking} the model lacks: the "
+            f"checkpoint's tokenizer has more tokens than its model, whose ids are 0 .. {size - 1}",
+            param=param,
+            code="invalid_value",
+        )
+
+
 def check_token_ids(ids: Iterable[int], vocab_size: int, param: str) -> tuple[int, ...]:
     """Raises RequestError that names `param` and the first id which is none."""
     ids = tuple(ids)
@@ -82,7 +101,7 @@ def resolve_sampling(
     where prompt and output do not fit.
     """
     _check_choices_and_stops(options)
-    size = tokenizer.vocab_size
+    size = count_of_ids(tokenizer)
     temperature = _number(options, defaults, "temperature", 1.0)
     room = _room(prompt_tokens, prompt_param, max_model_len, needed=0 if options.max_tokens == 0 else 1)
     max_tokens = _max_tokens(options, defaults, prompt_tokens, room)
@@ -236,6 +255,8 @@ def _bad_words(options: GenerationOptions, tokenizer: Tokenizer) -> tuple[tuple[
             f"space); at most {MAX_BAD_WORDS} are supported",
             param="bad_words",
         )
+    for banned in found:
+        check_encoded(banned, tokenizer, "bad_words")
     return tuple(dict.fromkeys(found))
 
 

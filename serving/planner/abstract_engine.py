@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from models.errors import CheckpointError as ModelCheckpointError
-from models.interface import Family, ModelShape
+from models.interface import Family
 from models.quantization import QuantizationError
 from models.quantized_checkpoint import described_weights
 from models.registry import family_of
@@ -23,6 +23,7 @@ from serving.engine.kernels import body_for
 from serving.engine.limits import ExecutorLimits, of_a_lane, of_a_shard
 from serving.engine.reduced_precision import page_dtype, products_of, recipe_of
 from serving.errors import ConfigError
+from serving.generation.context_window import context_window
 from serving.planner.beside import (
     AbstractEncoder,
     AbstractGuesser,
@@ -53,10 +54,12 @@ class AbstractEngine:
 def abstract_engine(deployment: Deployment, topology: str) -> AbstractEngine:
     """Raises ConfigError."""
     family, config, fields = read_architecture(deployment)
+    allowed = context_window(fields, family.shape(config).max_position)
+    window = allowed.of(deployment.engine.max_model_len, deployment.name)
     try:
         machine = parse_topology(topology)
         mesh = make_mesh(dataclasses.asdict(deployment.mesh), devices_of(machine))
-        limits = _limits(deployment, family.shape(config), mesh, machine.chip.kind)
+        limits = _limits(deployment, window, mesh, machine.chip.kind)
         dtype = jnp.dtype(deployment.model.dtype or "bfloat16")
         guesses = most_guesses(deployment.speculation, mesh.shape)
         small = guesser_of(deployment, family, config, dtype, mesh, family.shape(config))
@@ -111,13 +114,13 @@ def read_architecture(deployment: Deployment) -> tuple[Family, Any, dict[str, An
         raise ConfigError(f"{path}: {error}", param="architecture") from error
 
 
-def _limits(deployment: Deployment, shape: ModelShape, mesh: Mesh, platform: str) -> ExecutorLimits:
+def _limits(deployment: Deployment, window: int, mesh: Mesh, platform: str) -> ExecutorLimits:
     """As the engine would be built, with the two steps that matter most: all sequences decoding, a full prefill."""
     shards, lanes = mesh.shape["data"], mesh.shape["pipeline"]
     engine = of_a_lane(of_a_shard(deployment.engine, shards), lanes)
     return ExecutorLimits(
         max_num_seqs=engine.max_num_seqs,
-        max_model_len=engine.max_model_len or shape.max_position,
+        max_model_len=window,
         page_size=engine.page_size,
         num_pages=1,
         token_buckets=tuple(sorted({engine.max_num_seqs, engine.max_num_batched_tokens})),

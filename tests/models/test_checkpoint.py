@@ -182,7 +182,7 @@ def test_every_tensor_is_checked_before_any_is_read(tmp_path: Path) -> None:
         ({"vocab_size": None}, "vocab_size is missing"),
         ({"hidden_size": 18}, "head_dim is missing"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
-        ({"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True}, "use_sliding_window is True"),
+        ({"architectures": ["Qwen3MoeForCausalLM"], "use_sliding_window": True}, "use_sliding_window is True"),
     ],
 )
 def test_a_config_that_is_not_offered_is_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:

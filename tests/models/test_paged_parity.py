@@ -83,6 +83,7 @@ class PagedModel:
     [
         ("LlamaForCausalLM", {"attention_bias": True}),
         ("Qwen3ForCausalLM", {"num_attention_heads": 8, "tie_word_embeddings": True}),
+        ("Qwen3ForCausalLM", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
         ("MistralForCausalLM", {"sliding_window": 11}),
         ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
         ("Gemma2ForCausalLM", {**GEMMA, "attn_logit_softcapping": 1.5}),

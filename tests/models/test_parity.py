@@ -90,6 +90,12 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "head_dim": 32,
             "rope_parameters": {**YARN, "rope_theta": 1e6},
         },
+        "the upper layers slide": {
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "max_window_layers": 1,
+            "num_hidden_layers": 3,
+        },
     },
     "MistralForCausalLM": {
         "a window": {"sliding_window": 11},

@@ -63,6 +63,29 @@ def test_vectors_turn_as_in_the_hubs_library(scaling: dict[str, Any], head_dim: 
     np.testing.assert_allclose(np.asarray(found)[near], turned[0].transpose(0, 1).numpy()[near], atol=1e-4)
 
 
+@pytest.mark.parametrize("scaling", [YARN, {"rope_type": "linear", "factor": 8.0}])
+def test_a_scaling_that_was_added_turns_alike_past_what_the_model_was_made_for(scaling: dict[str, Any]) -> None:
+    """As the pages of Qwen2.5 and Qwen3 say to: max_position_embeddings stays what it was."""
+    config = LlamaConfig(
+        hidden_size=128,
+        num_attention_heads=2,
+        max_position_embeddings=512,
+        rope_parameters={**scaling, "rope_theta": 1e6},
+    )
+    rope = read_rope(Fields({"rope_scaling": scaling, "rope_theta": 1e6}), 64, 512)
+    assert isinstance(rope, Rope)
+    theirs = LlamaRotaryEmbedding(config)
+    np.testing.assert_allclose(rope.inverse_frequencies, theirs.inv_freq.numpy(), rtol=1e-6)
+    assert rope.factor == pytest.approx(theirs.attention_scaling)
+    assert rope == read_rope(Fields({"rope_scaling": scaling, "rope_theta": 1e6}), 64, 4096)
+
+
+def test_yarn_without_a_factor_reaches_what_the_model_was_made_for() -> None:
+    bare = {name: value for name, value in YARN.items() if name != "factor"}
+    whole = read_rope(Fields({"rope_scaling": YARN}), 64, 4096)
+    assert read_rope(Fields({"rope_scaling": bare}), 64, 4096) == whole
+
+
 def test_old_and_new_field_names_say_the_same() -> None:
     new = read_rope(Fields({"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}), 64, 4096)
     old = {**LLAMA3, "type": LLAMA3["rope_type"]}
@@ -74,8 +97,22 @@ def test_both_field_names_may_say_the_same() -> None:
     newer = {**LLAMA3, "rope_theta": 5e5}
     alone = read_rope(Fields({"rope_parameters": newer}), 64, 4096)
     assert read_rope(Fields({"rope_parameters": newer, "rope_scaling": LLAMA3}), 64, 4096) == alone
+    renamed = {"type": "llama3", **{name: value for name, value in LLAMA3.items() if name != "rope_type"}}
+    assert read_rope(Fields({"rope_parameters": newer, "rope_scaling": renamed}), 64, 4096) == alone
     empty: dict[str, Any] = {"rope_parameters": {}, "rope_scaling": LLAMA3, "rope_theta": 5e5}
     assert read_rope(Fields(empty), 64, 4096) == alone
+
+
+def test_longropes_first_name_says_the_same() -> None:
+    older = {**LONG, "original_max_position_embeddings": 512, "type": "su"}
+    newer = {name: value for name, value in older.items() if name != "type"} | {"rope_type": "longrope"}
+    alone = read_rope(Fields({"rope_parameters": newer}), 64, 4096)
+    assert read_rope(Fields({"rope_parameters": newer, "rope_scaling": older}), 64, 4096) == alone
+
+
+def test_what_yarns_release_says_of_the_model_changes_nothing() -> None:
+    plain = read_rope(Fields({"rope_scaling": YARN}), 64, 4096)
+    assert read_rope(Fields({"rope_scaling": {**YARN, "finetuned": True}}), 64, 4096) == plain
 
 
 def test_part_of_a_head_may_stay_as_it_is() -> None:
@@ -107,6 +144,9 @@ def test_part_of_a_head_may_stay_as_it_is() -> None:
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; it must be 1.0"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary_factor is 0.5"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "rope_scaling": YARN}, "rope_scaling is {"),
+        ({"rope_parameters": YARN, "rope_scaling": {"type": "linear", "factor": 8.0}}, "rope_scaling is {"),
+        ({"rope_parameters": YARN, "rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling is {"),
+        ({"rope_parameters": YARN, "rope_scaling": {"type": "default"}}, "rope_scaling is {"),
     ],
 )
 def test_what_is_not_offered_is_named(config: dict[str, Any], named: str) -> None:

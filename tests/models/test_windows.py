@@ -1,7 +1,9 @@
+from types import ModuleType
+
 import jax.numpy as jnp
 import pytest
 
-from models import qwen2
+from models import qwen2, qwen3, qwen3_moe
 from models.errors import CheckpointError
 from models.fields import Fields
 from models.windows import UNLIMITED, Windows, read_windows
@@ -33,8 +35,20 @@ def test_layers_that_are_alike_need_no_operand() -> None:
     assert Windows((5, 5)).of(jnp.asarray(1)) == 5
 
 
+SIZES = {"hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 5, "num_hidden_layers": 2}
+SWITCHED_ON = {**SIZES, "use_sliding_window": True, "max_window_layers": 1, "max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize("family", [qwen2, qwen3])
 @pytest.mark.parametrize(("size", "expected"), [(7, (None, 7)), (None, (None, None))])
-def test_a_window_that_is_null_is_none_whatever_the_switch_says(size: int | None, expected: tuple) -> None:
-    fields = {"use_sliding_window": True, "sliding_window": size, "max_window_layers": 1, "num_hidden_layers": 2}
-    sizes = {"hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 5}
-    assert qwen2.parse({**fields, **sizes, "max_position_embeddings": 64}).windows.sizes == expected
+def test_a_window_that_is_null_is_none_whatever_the_switch_says(
+    family: ModuleType, size: int | None, expected: tuple
+) -> None:
+    assert family.parse({**SWITCHED_ON, "sliding_window": size}).windows.sizes == expected
+
+
+@pytest.mark.parametrize("window", [{}, {"sliding_window": 7}])
+def test_a_family_whose_windows_are_not_offered_takes_the_switch_without_one(window: dict[str, int]) -> None:
+    qwen3_moe.parse({**SWITCHED_ON, "sliding_window": None})
+    with pytest.raises(CheckpointError, match="use_sliding_window is True"):
+        qwen3_moe.parse({**SWITCHED_ON, **window})

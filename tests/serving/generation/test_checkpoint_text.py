@@ -64,3 +64,24 @@ def test_a_models_own_special_tokens_have_the_names_that_templates_know_them_by(
     write_config(tmp_path, tokenizer_class="PreTrainedTokenizerFast", eos_token="</s>", **more)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert dict(read_checkpoint_text(tmp_path).special_tokens) == theirs.special_tokens_map
+
+
+@pytest.mark.parametrize("none", [None, -1])
+def test_an_end_that_is_none_leaves_it_to_the_next_file(tmp_path: Path, none: int | None) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": none}))
+    assert read_checkpoint_text(tmp_path).eos_token_ids == ()
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 7}))
+    assert read_checkpoint_text(tmp_path).eos_token_ids == (7,)
+
+
+def test_a_top_k_that_is_a_whole_float_is_that_number(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"top_k": 50.0}))
+    top_k = read_checkpoint_text(tmp_path).defaults.top_k
+    assert (type(top_k), top_k) == (int, 50)
+
+
+@pytest.mark.parametrize("defaults", [{"top_k": 50.5}, {"top_k": 1e300}, {"max_new_tokens": 50.0}, {"top_k": "50"}])
+def test_other_numbers_of_another_kind_are_named(tmp_path: Path, defaults: dict) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps(defaults))
+    with pytest.raises(CheckpointError, match=f"{next(iter(defaults))} must be a number"):
+        read_checkpoint_text(tmp_path)

@@ -1,6 +1,9 @@
 """Options in the client's terms: bounds, defaults and contradictions, refused by name."""
 
+import json
 import math
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +13,10 @@ import pytest
 from serving.errors import ContextLengthError, RequestError
 from serving.generation.chat_format import ChatFormat
 from serving.generation.checkpoint_text import SamplingDefaults
+from serving.generation.detokenizer import decode
 from serving.generation.generator import Generator
 from serving.generation.request import GenerationOptions, PreparedPrompt, TextRequest
-from serving.generation.tokenizer import load_tokenizer
+from serving.generation.tokenizer import Tokenizer, load_tokenizer
 from tests.fakes.engine import Script, ScriptedEngine
 
 WINDOW = 200
@@ -64,6 +68,82 @@ async def test_an_option_out_of_bounds_is_refused_by_name(byte_level: Path, bad:
     with pytest.raises(RequestError, match=name) as caught:
         await _prepare(generator, prompt="hello", options=GenerationOptions(**bad))
     assert caught.value.param == name
+
+
+@pytest.fixture
+def of_a_model(byte_level: Path, tmp_path: Path) -> Callable[[int], Tokenizer]:
+    """The tokenizer of a model with so many tokens more, or fewer, than it has itself."""
+    shutil.copytree(byte_level, tmp_path, dirs_exist_ok=True)
+    size = load_tokenizer(byte_level).vocab_size
+
+    def made(more: int) -> Tokenizer:
+        (tmp_path / "config.json").write_text(json.dumps({"vocab_size": size + more}))
+        return load_tokenizer(tmp_path)
+
+    return made
+
+
+async def test_ids_of_a_padded_vocabulary_may_be_sent_as_they_may_be_drawn(
+    of_a_model: Callable[[int], Tokenizer],
+) -> None:
+    tokenizer = of_a_model(8)
+    size, last = tokenizer.vocab_size, tokenizer.vocab_size + 7
+    generator = _generator(tokenizer, draws=[last, 7])
+    deltas = [delta async for delta in generator.stream(await _prepare(generator, prompt=(5, last)))]
+    assert [token_id for delta in deltas for token_id in delta.token_ids] == [last, 7]
+    assert "".join(delta.text for delta in deltas) == decode(tokenizer, [7])
+    assert generator.detokenize([last, 7, size]) == decode(tokenizer, [7])
+    for beyond in (last + 1, -1):
+        with pytest.raises(RequestError, match=rf"prompt: token id {beyond} is not an integer in 0 \.\. {last}$"):
+            await _prepare(generator, prompt=(5, beyond))
+        with pytest.raises(RequestError, match=f"tokens: token id {beyond} "):
+            generator.detokenize([beyond])
+
+
+@pytest.mark.parametrize("param", ["prompt", "messages"])
+async def test_a_text_with_a_token_that_the_model_lacks_is_refused_by_the_name_it_came_in(
+    of_a_model: Callable[[int], Tokenizer], param: str
+) -> None:
+    chat_format = ChatFormat({"default": "{% for m in messages %}{{ m.content }}{% endfor %}"}, {}, source="testing")
+    generator = _generator(of_a_model(-1), chat_format=chat_format)
+    lacking = generator.tokenizer.vocab_size - 1
+
+    def given(text: str) -> dict[str, Any]:
+        return {"prompt": text} if param == "prompt" else {"messages": [{"role": "user", "content": text}]}
+
+    await _prepare(generator, **given("hello"))
+    with pytest.raises(RequestError, match=f"'<tool_call>', whose token {lacking} the model lacks") as caught:
+        await _prepare(generator, **given("hello <tool_call>"))
+    assert (caught.value.param, caught.value.code) == (param, "invalid_value")
+    assert "tokenizer has more tokens than its model" in caught.value.message
+    with pytest.raises(RequestError, match=f"prompt: token id {lacking} is not"):
+        await _prepare(generator, prompt=(lacking,))
+    chat_format.close()
+
+
+@pytest.mark.parametrize("name", ["logit_bias", "allowed_token_ids", "stop_token_ids"])
+@pytest.mark.parametrize("more", [8, -8, None])
+async def test_the_ids_of_an_option_are_the_models(
+    byte_level: Path, of_a_model: Callable[[int], Tokenizer], name: str, more: int | None
+) -> None:
+    """Where config.json says nothing they are the tokenizer's."""
+    plain = load_tokenizer(byte_level)
+    count = plain.vocab_size + (more or 0)
+    generator = _generator(plain if more is None else of_a_model(more))
+
+    def asked(token_id: int) -> GenerationOptions:
+        return GenerationOptions(**{name: {token_id: 1.0} if name == "logit_bias" else (token_id,)})
+
+    await _prepare(generator, prompt="hello", options=asked(count - 1))
+    with pytest.raises(RequestError, match=rf"{name}: token id {count} is not an integer in 0 \.\. {count - 1}$"):
+        await _prepare(generator, prompt="hello", options=asked(count))
+
+
+async def test_a_bad_word_that_the_model_lacks_is_refused(of_a_model: Callable[[int], Tokenizer]) -> None:
+    generator = _generator(of_a_model(-1))
+    with pytest.raises(RequestError, match="bad_words has the text '<tool_call>'") as caught:
+        await _prepare(generator, prompt="hello", options=GenerationOptions(bad_words=("<tool_call>",)))
+    assert (caught.value.param, caught.value.code) == ("bad_words", "invalid_value")
 
 
 async def test_bad_words_are_banned_at_the_start_and_after_a_space(byte_level: Path) -> None:
@@ -148,9 +228,14 @@ async def test_a_default_of_max_tokens_yields_to_the_window_and_to_the_client(by
 
 
 def _generator(
-    tokenizer: Any, *, chat_format: ChatFormat | None = None, defaults: SamplingDefaults | None = None
+    tokenizer: Any,
+    *,
+    chat_format: ChatFormat | None = None,
+    defaults: SamplingDefaults | None = None,
+    draws: Sequence[int] = (),
 ) -> Generator:
-    return Generator(ScriptedEngine([Script(token_ids=[])]), tokenizer, chat_format, "testing", WINDOW, defaults)
+    engine = ScriptedEngine([Script(token_ids=list(draws))])
+    return Generator(engine, tokenizer, chat_format, "testing", WINDOW, defaults)
 
 
 async def _prepare(generator: Generator, **fields: Any) -> PreparedPrompt:
