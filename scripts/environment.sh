@@ -2,6 +2,7 @@
 # of pyproject.toml; `ensure_targets_environment` does the same for .venv-targets, which compiles for TPUs and GPUs that
 # are not there. Running either again costs nothing.
 
+unset CDPATH # with it, cd may go elsewhere, and prints where
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from serving.bench.workload import Item
 from serving.engine.client import Engine, EngineStats
 from serving.engine.request import GenerateRequest, SamplingParams
+from serving.errors import SetupError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,17 @@ class OfflineResult:
     host_share: float  # of the run: planning, packing and committing
     device_wait_share: float  # of the run: the host waits for the device
     preemptions: int
+
+
+def refuse_unfitting(items: Sequence[Item], max_model_len: int) -> None:
+    """Raises SetupError where the window would cut an output short: less would be measured than was asked for."""
+    longest = max((len(item.token_ids) + item.output_len for item in items), default=0)
+    if longest > max_model_len:
+        raise SetupError(
+            f"--input-len and --output-len make requests of up to {longest} tokens, shared prefix and ranges included, "
+            f"and the window has {max_model_len} (max_model_len): shorten them, or widen it with --max-model-len",
+            param="output_len",
+        )
 
 
 async def measure(engine: Engine, items: Sequence[Item], on_tokens: Callable[[int], None]) -> OfflineResult:

@@ -100,19 +100,25 @@ class _Connection(asyncio.Protocol):
         self.reusable = False
         self._transport: asyncio.Transport
         self._requests = 0
+        self._reply: asyncio.Future[Reply] | None = None
 
     async def send(self, message: bytes, on_event: OnEvent) -> Reply:
+        if not self.open:
+            raise ConnectionResetError("the server closed the connection, or spoke, before it was asked anything")
         self._requests += 1
         self._on_event = on_event
-        self._reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._reply = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._is_stream = False
+        self._has_length = False
+        self._ends_with_connection = False
         self._started = False
         self._buffer = b""
         self._transport.write(message)
         return await self._reply
 
     def close(self) -> None:
+        self.open = False
         self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -121,30 +127,48 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = False
-        if self._requests and not self._reply.done():
-            kind = _ClosedWhileIdle if self._requests > 1 and not self._started else ConnectionResetError
-            self._reply.set_exception(kind("the server closed the connection before the reply's end"))
+        if self._reply is None or self._reply.done():
+            return
+        if exc is None and self._ends_with_connection:
+            self._finish(self._reply)
+            return
+        kind = _ClosedWhileIdle if self._requests > 1 and not self._started else ConnectionResetError
+        self._reply.set_exception(kind("the server closed the connection before the reply's end"))
 
     def data_received(self, data: bytes) -> None:
+        if self._reply is None or self._reply.done():  # nothing was asked
+            self.close()
+            return
         self._now = time.perf_counter()
         self._started = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
+            self.reusable = False
             if not self._reply.done():
                 self._reply.set_exception(ConnectionError(f"the reply is not HTTP: {error}"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"content-type":
-            self._is_stream = value.startswith(b"text/event-stream")
+        match name.lower():
+            case b"content-type":
+                self._is_stream = value.startswith(b"text/event-stream")
+            case b"content-length":
+                self._has_length = True
+            case b"transfer-encoding":
+                self._has_length |= b"chunked" in value.lower()
+
+    def on_headers_complete(self) -> None:
+        self._ends_with_connection = not self._has_length  # as HTTP/1.0 has it (RFC 9112, 6.3)
 
     def on_body(self, body: bytes) -> None:
         if not self._is_stream:
             self._buffer += body
             return
-        if b"\r" in body:
+        if self._buffer:
+            body = self._buffer + body
+        if b"\r" in body:  # of what is kept too: a read may end between \r and \n
             body = body.replace(b"\r\n", b"\n")
-        *events, self._buffer = (self._buffer + body if self._buffer else body).split(b"\n\n")
+        *events, self._buffer = body.split(b"\n\n")
         for event in events:
             for line in event.split(b"\n"):
                 if line.startswith(b"data:"):
@@ -152,5 +176,8 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self.reusable = self._parser.should_keep_alive()
-        if not self._reply.done():
-            self._reply.set_result(Reply(self._parser.get_status_code(), b"" if self._is_stream else self._buffer))
+        if self._reply is not None and not self._reply.done():
+            self._finish(self._reply)
+
+    def _finish(self, reply: asyncio.Future[Reply]) -> None:
+        reply.set_result(Reply(self._parser.get_status_code(), b"" if self._is_stream else self._buffer))

@@ -28,6 +28,7 @@ class Measured:
 class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # the same, as newer versions of vLLM call it
 
 
 class _Choice(msgspec.Struct):
@@ -90,7 +91,7 @@ class Target:
             async with asyncio.timeout(self._timeout_seconds):
                 reply = await self._client.post(self._path, body, reading.event)
         except OSError as error:  # TimeoutError is one
-            _fail(measured, type(error).__name__, str(error))
+            _fail(measured, type(error).__name__, str(error) or self._untold(error))
         else:
             if reply.status != 200:
                 _fail(measured, f"HTTP {reply.status}", _message(reply.body))
@@ -100,6 +101,12 @@ class Target:
         if not reading.has_usage:
             measured.tokens = len(measured.chunks)
         return measured
+
+    def _untold(self, error: OSError) -> str:
+        """Of an error without a text: the end of one's own patience is such a one."""
+        if isinstance(error, TimeoutError) and self._timeout_seconds is not None:
+            return f"the reply had not ended after {self._timeout_seconds:g} s (--timeout)"
+        return ""
 
     def _body(self, item: Item) -> dict[str, object]:
         common: dict[str, object] = {
@@ -148,7 +155,8 @@ def _carries_text(choice: _Choice) -> bool:
     """Half a character shows as an empty text of a completion, and is a token; an empty last chunk is none, and a chat
     begins with a chunk that only names the role."""
     if choice.delta is not None:
-        return bool(choice.delta.content or choice.delta.reasoning_content)
+        delta = choice.delta
+        return bool(delta.content or delta.reasoning_content or delta.reasoning)
     return bool(choice.text) or choice.finish_reason is None
 
 

@@ -32,9 +32,19 @@ def listed(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
+def sendable(text: str) -> str:
+    """A text that a request can carry. Bytes of the command line that are no UTF-8 come as lone surrogates, which
+    none can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"must be UTF-8, not {text!r}") from None
+    return text
+
+
 def json_object(text: str) -> dict[str, object]:
     try:
-        return msgspec.json.decode(text, type=dict[str, object])
+        return msgspec.json.decode(sendable(text), type=dict[str, object])
     except msgspec.DecodeError as error:
         raise argparse.ArgumentTypeError(f"must be a JSON object: {error}") from None
 
@@ -62,10 +72,11 @@ def seconds(text: str) -> float:
 
 def share(text: str) -> float:
     """From 0 up to, but not, 1."""
-    if text in ("0", "0.0"):
-        return 0.0
-    number = positive(text)
-    if number >= 1:
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+    if not 0 <= number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, not {text}")
     return number
 
@@ -92,11 +103,18 @@ def http_url(text: str) -> str:
     try:
         parts = urlsplit(text)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, a bracket without its other
+        (parts.hostname or "").encode("idna")  # as it will be before it is looked up
+    except ValueError:  # a port that is no number, a bracket without its other, a name with an empty label
         is_one = False
     if not is_one or not text.isprintable() or " " in text:
         raise argparse.ArgumentTypeError(f"must be an address such as http://127.0.0.1:8000, not {text!r}")
     return text
+
+
+def server_url(text: str) -> str:
+    """An OpenAI-compatible server's address. OpenAI's own clients are given it with /v1, which is left out here: the
+    paths of the requests begin with it."""
+    return http_url(text).rstrip("/").removesuffix("/v1")
 
 
 def new_file(text: str) -> Path:

@@ -8,8 +8,8 @@ Ctrl-C stops the answer. Where lines come from a file or a pipe, the exit code i
 
 import argparse
 import io
-import os
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -17,14 +17,14 @@ import httpx
 import msgspec
 from rich.console import Console
 
-from serving.commands.argument_types import http_url
+from serving.commands.argument_types import sendable, server_url
+from serving.commands.bearer_key import BEARER_KEY_VARIABLE, key_headers
 from serving.commands.chat_client import ChatClient
 from serving.commands.deployment_flags import add_deployment_flags, deployment_arguments, deployment_from
 from serving.commands.own_server import own_server
-from serving.errors import RequestError, WeftError
+from serving.errors import RequestError, SetupError, WeftError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-_API_KEY = "OPENAI_API_KEY"
 # A model's text must not move the cursor, write the clipboard or rename the window: control characters become visible.
 _SHOWN = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -32,15 +32,19 @@ _SHOWN = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127,
 def add_parser(parser: argparse.ArgumentParser) -> None:
     add_deployment_flags(parser, server=False)
     parser.add_argument(
-        "--url", type=http_url, help=f"of a running server (default: {DEFAULT_URL}, where nothing else is given)"
+        "--url",
+        type=server_url,
+        help=f"of a running server, with or without /v1 (default: {DEFAULT_URL}, where nothing else is given); "
+        f"{BEARER_KEY_VARIABLE} holds the key, where one is needed",
     )
-    parser.add_argument("--system", metavar="TEXT", help="the system message")
+    parser.add_argument("--system", type=sendable, metavar="TEXT", help="the system message")
 
 
 def run(args: argparse.Namespace) -> int:
-    console = Console(highlight=False, soft_wrap=True)
+    console, headers = Console(highlight=False, soft_wrap=True), key_headers()
     if args.deployment is None and args.model is None:
-        return _chat_at(args.url or DEFAULT_URL, args.system, console)
+        _refuse_deployment_flags(args)
+        return _chat_at(args.url or DEFAULT_URL, headers, args.system, console)
     if args.url is not None:
         raise RequestError("give --url or a deployment, not both", param="url")
     server = deployment_from(args).server
@@ -49,13 +53,23 @@ def run(args: argparse.Namespace) -> int:
             "a deployment with server.tls is not chatted with by itself: serve it, and give --url", param="url"
         )
     with own_server(deployment_arguments(args), server.host, console) as url:
-        return _chat_at(url, args.system, console, by_proxy=False)
+        return _chat_at(url, headers, args.system, console, by_proxy=False)
 
 
-def _chat_at(url: str, system: str | None, console: Console, *, by_proxy: bool = True) -> int:
+def _refuse_deployment_flags(args: argparse.Namespace) -> None:
+    """A server that already runs has its own. Raises SetupError."""
+    if given := [argument.partition("=")[0] for argument in deployment_arguments(args)]:
+        raise SetupError(
+            f"{', '.join(given)} would have no effect on a server that already runs: give a deployment or --model DIR "
+            "for one that weft chat starts itself, or leave that out",
+            param=given[0].removeprefix("--").replace("-", "_"),
+        )
+
+
+def _chat_at(
+    url: str, headers: Mapping[str, str], system: str | None, console: Console, *, by_proxy: bool = True
+) -> int:
     """`by_proxy`: by the one that the environment names, if any."""
-    key = os.environ.get(_API_KEY)
-    headers = {"authorization": f"Bearer {key}"} if key else {}
     timeout = httpx.Timeout(10, read=None)
     with httpx.Client(base_url=url, headers=headers, timeout=timeout, trust_env=by_proxy) as http:
         chat = Chat(ChatClient(http), console, system)

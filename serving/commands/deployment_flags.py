@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import get_args
 
-from serving.commands.argument_types import count, listed, port
+from serving.commands.argument_types import count, listed, port, sendable
 from serving.commands.cluster_flags import add_cluster_flags, cluster_arguments, cluster_from
 from serving.config import (
     Deployment,
@@ -35,7 +35,7 @@ def add_deployment_flags(parser: argparse.ArgumentParser, *, server: bool) -> No
     group.add_argument(
         "--checkpoint", type=Path, metavar="DIR", help="the deployment's weights, instead of where it says"
     )
-    group.add_argument("--served-model-name", metavar="NAME", help="the model id that clients send")
+    group.add_argument("--served-model-name", type=sendable, metavar="NAME", help="the model id that clients send")
     group.add_argument("--dtype", choices=get_args(Dtype), help="of weights and computation")
     group.add_argument("--quantization", choices=get_args(Quantization), help="round weights to this while loading")
     group.add_argument("--group-size", type=count, metavar="N", help="rows that share a scale in int4 (128)")

@@ -28,6 +28,8 @@ from serving.quality.scored_text import ScoredText, read_text, score_all, window
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
     add_deployment_flags(parser, server=False)
+    # argparse would show the deployment last, behind --text, which takes all that follows it.
+    parser.usage = "%(prog)s (DEPLOYMENT | --model DIR) [flags] --text FILE [FILE ...]"
     parser.add_argument("--text", type=Path, nargs="+", required=True, metavar="FILE", help="UTF-8 text to score")
     parser.add_argument("--against", metavar="DEPLOYMENT", help="the deployment to compare with, as the model in full")
     parser.add_argument("--needle", action="store_true", help="also ask for sentences hidden in the text")
@@ -38,6 +40,11 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.deployment is None and args.model is None:
+        raise ConfigError(
+            "give a deployment or --model DIR, and a deployment before --text, which takes every name behind it",
+            param="deployment",
+        )
     deployment = deployment_from(args)
     other = None if args.against is None else load_deployment(path_of_deployment(args.against))
     text, notes = read_text(args.text), Console(stderr=True)

@@ -108,9 +108,14 @@ def read_architecture(deployment: Deployment) -> tuple[Family, Any, dict[str, An
     path = deployment.model.architecture or deployment.model.checkpoint / "config.json"
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8")) if path.suffix == ".toml" else read_json(path)
+    except ModelCheckpointError as error:  # which names the file
+        raise ConfigError(str(error), param="architecture") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}", param="architecture") from error
+    try:
         family = family_of(fields)
         return family, family.parse(fields), fields
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ModelCheckpointError) as error:
+    except ModelCheckpointError as error:
         raise ConfigError(f"{path}: {error}", param="architecture") from error
 
 

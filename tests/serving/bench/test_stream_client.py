@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from serving.bench.stream_client import StreamClient
+from serving.bench.stream_client import StreamClient, _Connection
 from serving.errors import RequestError
 
 PATIENCE = 180.0  # seconds; only a broken test waits that long
@@ -59,9 +59,10 @@ def collect(into: list[bytes]) -> Callable[[float, bytes], None]:
     return lambda _, payload: into.append(payload)
 
 
-async def test_events_arrive_whole_however_the_bytes_are_cut() -> None:
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
+async def test_events_arrive_whole_however_the_bytes_are_cut(size: int) -> None:
     wire = b'data: {"a": 1}\n\ndata: two\r\n\r\n: a comment\n\ndata:three\n\ndata: [DONE]\n\n'
-    wire_bytes = [STREAM_HEAD, *(chunk(wire[i : i + 3]) for i in range(0, len(wire), 3)), b"0\r\n\r\n"]
+    wire_bytes = [STREAM_HEAD, *(chunk(wire[i : i + size]) for i in range(0, len(wire), size)), b"0\r\n\r\n"]
     server = RawServer([wire_bytes])
     events: list[bytes] = []
     async with talking_to(server) as client:
@@ -99,6 +100,82 @@ async def test_an_error_reply_comes_with_status_and_body() -> None:
     async with talking_to(RawServer([answer])) as client:
         reply = await client.post("/", b"{}", collect([]))
     assert (reply.status, reply.body) == (429, b'{"error":1}')
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 200 OK\r\nconnection: close\r\n"])
+async def test_a_reply_without_a_length_ends_with_its_connection(head: bytes) -> None:
+    answer = [head + b"content-type: text/event-stream\r\n\r\n", b"data: x\n\n", b"data: [DONE]\n\n", None]
+    server = RawServer([answer, answer])
+    events: list[bytes] = []
+    async with talking_to(server) as client:
+        for _ in range(2):
+            assert (await client.post("/", b"{}", collect(events))).status == 200
+    assert events == [b"x", b"[DONE]"] * 2
+    assert server.connections == 2
+
+
+async def test_an_error_without_a_length_has_its_body() -> None:
+    answer = [b"HTTP/1.0 503 Full\r\ncontent-type: text/plain\r\n\r\n", b"too ", b"much", None]
+    async with talking_to(RawServer([answer])) as client:
+        reply = await client.post("/", b"{}", collect([]))
+    assert (reply.status, reply.body) == (503, b"too much")
+
+
+async def test_a_reset_is_no_end_of_a_reply_without_a_length() -> None:
+    connection, _ = connected()
+    reply = asyncio.create_task(connection.send(b"GET", collect([])))
+    await asyncio.sleep(0)
+    connection.data_received(b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: x\n\n")
+    connection.connection_lost(ConnectionResetError("reset"))
+    with pytest.raises(ConnectionResetError, match="before the reply's end"):
+        await reply
+
+
+class Wire(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def connected() -> tuple[_Connection, Wire]:
+    connection, wire = _Connection(), Wire()
+    connection.connection_made(wire)
+    return connection, wire
+
+
+async def test_a_server_that_speaks_before_it_is_asked_is_left() -> None:
+    connection, wire = connected()
+    connection.data_received(b"220 mail.example.com\r\n")
+    assert wire.closed
+    with pytest.raises(ConnectionResetError, match="before it was asked"):
+        await connection.send(b"GET", collect([]))
+    assert wire.written == b""
+
+
+async def test_a_server_that_closes_before_it_is_asked_is_not_waited_for() -> None:
+    connection, _ = connected()
+    connection.connection_lost(None)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(ConnectionResetError, match="before it was asked"):
+            await connection.send(b"GET", collect([]))
+
+
+async def test_a_connection_on_which_a_server_speaks_between_two_requests_is_not_kept() -> None:
+    connection, wire = connected()
+    reply = asyncio.create_task(connection.send(b"GET", collect([])))
+    await asyncio.sleep(0)
+    connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+    assert (await reply).body == b"ok"
+    assert (connection.reusable, connection.open) == (True, True)
+    connection.data_received(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+    assert (wire.closed, connection.open) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,26 @@ async def test_a_chat_sends_words_and_nothing_beyond_openais_fields() -> None:
     assert (found.error, found.tokens, found.chunks) == (None, 1, [1.0])
 
 
+@pytest.mark.parametrize("name", ["content", "reasoning_content", "reasoning"])
+async def test_reasoning_is_text_by_either_of_its_names(name: str) -> None:
+    chunks = [
+        {"choices": [{"delta": delta, "finish_reason": end}]} for delta, end in (({name: "a"}, None), ({}, "stop"))
+    ]
+    found = await run(ScriptedClient(*chunks), text_prompts=True)
+    assert (found.tokens, found.chunks) == (1, [0.0])
+
+
+async def test_a_reply_that_takes_too_long_is_told_with_the_flag_for_it() -> None:
+    class Silent(ScriptedClient):
+        async def post(self, path: str, body: bytes, on_event: OnEvent) -> Reply:
+            await asyncio.Event().wait()
+            return OK
+
+    target = Target(cast(StreamClient, Silent()), "m", text_prompts=False, timeout_seconds=0.0)
+    found = await target.run(ITEM)
+    assert (found.error, found.detail) == ("TimeoutError", "the reply had not ended after 0 s (--timeout)")
+
+
 async def test_half_a_character_counts_as_a_token_and_an_empty_end_does_not() -> None:
     found = await run(ScriptedClient(text(""), text("é"), text("", "length")))
     assert (found.tokens, found.chunks) == (2, [0.0, 1.0])

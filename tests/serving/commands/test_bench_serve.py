@@ -22,19 +22,24 @@ class SmallServer:
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self.connections = 0
+        self.says = "too much"
         self.refuse: set[int] = set()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         while True:
             try:
                 head = await reader.readuntil(b"\r\n\r\n")
             except asyncio.IncompleteReadError:
                 writer.close()
                 return
+            self.paths.append(head.split()[1].decode())
             length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
             self.bodies.append(json.loads(await reader.readexactly(length)))
             if len(self.bodies) in self.refuse:
-                body = b'{"error": {"message": "too much"}}'
+                body = json.dumps({"error": {"message": self.says}}).encode()
                 writer.write(b"HTTP/1.1 503 No\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
                 continue
             body = CHUNK % b"null" + CHUNK % b"null" + CHUNK % b'"length"' + USAGE
@@ -117,3 +122,54 @@ def test_a_range_of_token_ids_is_refused_beside_prompts_of_words(capsys: pytest.
     argv = "bench serve --url http://127.0.0.1:1 --model m --text-prompts --token-ids 5-9"
     assert main(argv.split()) == os.EX_CONFIG
     assert "--token-ids would have no effect" in capsys.readouterr().err
+
+
+def test_warm_ups_are_open_at_once_as_the_run_is_and_no_more() -> None:
+    server = SmallServer()
+    with listening(server) as url:
+        argv = f"bench serve --url {url} --model m --num-prompts 4 --warmups 20 --concurrency 2"
+        assert main(argv.split()) == 0
+    assert len(server.bodies) == 24
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+def test_an_address_may_end_in_v1_as_openais_clients_want_it(end: str) -> None:
+    server = SmallServer()
+    with listening(server) as url:
+        assert main(f"bench serve --url {url}{end} --model m --num-prompts 1 --warmups 0".split()) == 0
+    assert server.paths == ["/v1/completions"]
+
+
+def test_what_a_server_says_of_a_failure_stays_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    server = SmallServer()
+    server.says, server.refuse = "no " * 100 + "end", {1}
+    with listening(server) as url:
+        assert main(f"bench serve --url {url} --model m --num-prompts 1 --warmups 0".split()) == 1
+    assert f"HTTP 503: {server.says}" in capsys.readouterr().out.splitlines()
+
+
+def test_a_full_disk_is_told_with_the_files_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "full.svg").symlink_to("/dev/full")
+    for flags, name in (("--json /dev/full", "/dev/full"), (f"--picture {tmp_path}/full.svg", f"{tmp_path}/full.svg")):
+        server = SmallServer()
+        with listening(server) as url:
+            argv = f"bench serve --url {url} --model m --num-prompts 1 --warmups 0 {flags}"
+            assert main(argv.split()) == os.EX_CONFIG
+        assert f"weft: {name} could not be written: No space left on device" in capsys.readouterr().err
+
+
+def test_one_file_for_both_results_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "b.svg").symlink_to(tmp_path / "a.svg")
+    for picture in ("a.svg", "b.svg"):
+        argv = f"bench serve --url http://127.0.0.1:1 --model m --json {tmp_path}/a.svg --picture {tmp_path}/{picture}"
+        assert main(argv.split()) == os.EX_CONFIG
+        assert "--json and --picture are both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--model", "--extra-body"])
+def test_bytes_that_are_no_text_are_refused_by_their_flag(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main([*"bench serve --url http://127.0.0.1:1 --model m".split(), flag, "\udcff"])
+    assert refused.value.code == 2
+    assert f"argument {flag}: must be UTF-8, not '\\udcff'" in capsys.readouterr().err

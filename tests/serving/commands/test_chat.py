@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,7 @@ def test_lines_from_a_pipe_that_are_not_answered_are_a_failure(
 
 
 @pytest.mark.parametrize("command", ["chat --url {}", "operate --url {} state", "bench serve --model m --url {}"])
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://x:port", "http://[::1", "http://a b"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://x:port", "http://[::1", "http://a b", "http://a..b"])
 def test_a_url_that_is_none_is_refused_by_its_flag(command: str, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         main([word.format(url) for word in command.split()])
@@ -196,3 +197,29 @@ def test_a_deployment_with_tls_is_refused_by_name(tmp_path: Path, capsys: pytest
 def test_a_url_and_a_deployment_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", "tiny", "--url", "http://x"]) == 1
     assert "not both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", [[], ["--url", "http://127.0.0.1:1"]])
+def test_flags_of_a_server_that_is_not_started_are_refused_by_name(
+    url: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chat", *url, "--served-model-name", "x", "--dtype", "float32"]) == os.EX_CONFIG
+    said = capsys.readouterr().err
+    assert "--served-model-name, --dtype" in said
+    assert "no effect" in said
+
+
+@pytest.mark.parametrize("flag", ["--system", "--served-model-name"])
+def test_bytes_of_the_command_line_that_are_no_text_are_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["chat", flag, "\udcff"])
+    assert refused.value.code == 2
+    assert f"argument {flag}: must be UTF-8" in capsys.readouterr().err
+
+
+def test_an_address_may_end_in_v1_as_openais_clients_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, real = Server(["yes"]), httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **given: real(**given, transport=server))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi\n"), encoding="utf-8"))
+    assert main(["chat", "--url", "http://weft/v1"]) == 0
+    assert len(server.bodies) == 1

@@ -76,3 +76,11 @@ def test_windows_do_not_overlap_and_a_text_of_one_token_is_refused(tokenizer) ->
 def test_a_text_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing.txt: it cannot be read"):
         read_text([tmp_path / "nothing.txt"])
+
+
+def test_a_deployment_behind_the_texts_is_told_where_it_belongs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--text", "a.txt", "demo"]) == os.EX_CONFIG
+    assert "a deployment before --text" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    assert capsys.readouterr().out.startswith("usage: weft eval (DEPLOYMENT | --model DIR) [flags] --text FILE")

@@ -1,0 +1,16 @@
+"""scripts/environment.sh, as other scripts source it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_search_path_for_cd_does_not_lead_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    sourced = 'set -euo pipefail; source scripts/environment.sh; printf "%s\\n" "$root" "$PWD"'
+    for search in (str(tmp_path), f"{ROOT}:{tmp_path}"):
+        environment = {**os.environ, "CDPATH": search}
+        done = subprocess.run(["bash", "-c", sourced], cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert (done.stdout.splitlines(), done.returncode) == ([str(ROOT), str(ROOT)], 0), done.stderr
