@@ -14,3 +14,10 @@ def test_a_search_path_for_cd_does_not_lead_elsewhere(tmp_path: Path) -> None:
         environment = {**os.environ, "CDPATH": search}
         done = subprocess.run(["bash", "-c", sourced], cwd=ROOT, env=environment, capture_output=True, text=True)
         assert (done.stdout.splitlines(), done.returncode) == ([str(ROOT), str(ROOT)], 0), done.stderr
+
+
+def test_bytecode_is_kept_whatever_the_shell_says_of_it() -> None:
+    sourced = 'source scripts/environment.sh; echo "${PYTHONDONTWRITEBYTECODE-unset}"'
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(["bash", "-c", sourced], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout == "unset\n", done.stderr
