@@ -11,7 +11,7 @@ from scripts.demo.train import Stage, Trainer
 
 PHASES = ("tokenizer", "data", "train", "draft", "evaluate", "export")
 # Row length, share of long conversations, tokens made, and up to which share of the training time they are used.
-ROWS = ((384, 0.0, 14_000_000, 0.3), (640, 0.12, 18_000_000, 0.65), (1024, 0.3, 18_000_000, 1.0))
+ROWS = ((384, 0.0, 12_000_000, 0.3), (640, 0.12, 16_000_000, 0.7), (1024, 0.3, 12_000_000, 1.0))
 MODEL = {"d": 256, "layers": 6, "heads": 4, "kv_heads": 2, "ff": 704}
 DRAFT = {"d": 128, "layers": 3, "heads": 2, "kv_heads": 1, "ff": 384}
 RATE, DRAFT_RATE = 5e-3, 8e-3
