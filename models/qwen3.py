@@ -17,7 +17,7 @@ from models.hub import Places, Tensors
 from models.interface import Attend, Cache, LayerForm, ModelShape
 from models.layers import AttentionOutput, GatedMLP, GroupedQKV, RMSNorm, WeightInit
 from models.rope import AnyRope, Rotations, read_rope
-from models.windows import Windows, read_windows
+from models.windows import Windows, read_upper_windows
 from pallas_kernels.ragged import AttentionOptions
 
 architectures = ("Qwen3ForCausalLM",)
@@ -37,14 +37,11 @@ def parse(config: dict[str, Any]) -> Qwen3Config:
     fields = Fields(config)
     fields.require("hidden_act", "silu")
     sizes = read_sizes(fields, head_dim=128)
-    slides = fields.boolean("use_sliding_window", False) and not fields.is_null("sliding_window")
-    window = fields.integer("sliding_window", 4096) if slides else None
-    lower = fields.integer("max_window_layers", 28, least=0)  # these see everything
     return Qwen3Config(
         sizes=sizes,
         rope=read_rope(fields, sizes.head_dim, sizes.max_position),
         attention_bias=fields.boolean("attention_bias", False),
-        windows=read_windows(fields, sizes.layers, window, lambda layer: window is not None and layer >= lower),
+        windows=read_upper_windows(fields, sizes.layers),
     )
 
 

@@ -42,3 +42,12 @@ def read_windows(fields: Fields, layers: int, size: int | None, slides: Callable
     if size is None and SLIDING in kinds:
         raise fields.error("layer_types", f"all {FULL}, as there is no sliding window")
     return Windows(tuple(size if kind == SLIDING else None for kind in kinds))
+
+
+def read_upper_windows(fields: Fields, layers: int) -> Windows:
+    """As Qwen's files say it: with `use_sliding_window` the layers from `max_window_layers` on slide, unless
+    `sliding_window` is null. Raises CheckpointError."""
+    slides = fields.boolean("use_sliding_window", False) and not fields.is_null("sliding_window")
+    window = fields.integer("sliding_window", 4096) if slides else None
+    lower = fields.integer("max_window_layers", 28, least=0)  # these see everything
+    return read_windows(fields, layers, window, lambda layer: window is not None and layer >= lower)

@@ -85,7 +85,7 @@ class JsonTokenizer:
                     f"next free one is {'taken' if free is None else free}: correct that id, or put the token into "
                     f"{path.name}"
                 )
-            self._add(token.content, special=token.special or token.content in special)
+            self._add_missing(token.content, special=token.special or token.content in special)
         listed = {token.content for token in said.values()}
         first = [checkpoint.special_tokens.get(name) for name in NAMED_SPECIAL_TOKENS]
         for content in [*first, *checkpoint.special_tokens.values(), *checkpoint.more_special_tokens]:
@@ -94,7 +94,7 @@ class JsonTokenizer:
             token_id = self._next_id()
             if token_id is None or token_id >= size:
                 break
-            self._add(content, special=True)
+            self._add_missing(content, special=True)
 
     def _next_id(self) -> int | None:
         """What the library gives to the next token; None where another one has that: a vocabulary with holes."""
@@ -102,9 +102,11 @@ class JsonTokenizer:
         number = max(self._tokenizer.get_vocab_size(with_added_tokens=False), max(added, default=-1) + 1)
         return None if self._tokenizer.id_to_token(number) is not None else number
 
-    def _add(self, content: str, *, special: bool) -> None:
-        token = tokenizers.AddedToken(content, special=special, normalized=not special)
-        (self._tokenizer.add_special_tokens if special else self._tokenizer.add_tokens)([token])
+    def _add_missing(self, content: str, *, special: bool) -> None:
+        self._add(tokenizers.AddedToken(content, special=special, normalized=not special))
+
+    def _add(self, token: tokenizers.AddedToken) -> None:
+        (self._tokenizer.add_special_tokens if token.special else self._tokenizer.add_tokens)([token])
 
     def _mark_special_tokens(self) -> None:
         """What tokenizer_config.json says of tokens, which has precedence."""
@@ -124,7 +126,7 @@ class JsonTokenizer:
             )
             changed = name not in added or repr(token) != repr(old)
             if changed and self._id(name) is not None:
-                (self._tokenizer.add_special_tokens if token.special else self._tokenizer.add_tokens)([token])
+                self._add(token)
 
 
 class _Decoder:
