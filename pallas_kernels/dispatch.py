@@ -1,7 +1,6 @@
 """Which body of a kernel runs. Decided once, at load, by name: never in the middle of serving, never silently."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -136,9 +135,6 @@ class DenseMatmul(NamedTuple):
     transposed: Callable[[Array, Array], Array]  # of one [O, I]
 
 
-def dense_matmul(name: Body, threads: int) -> DenseMatmul | None:
-    """That of the body of that name, on `threads` threads; None where XLA does it as well."""
-    if name != "cpu":
-        return None
-    both = (cpu_matmul.matmul, cpu_transposed_matmul.transposed_matmul)
-    return DenseMatmul(*(functools.partial(matmul, threads=threads) for matmul in both))
+def dense_matmul(name: Body) -> DenseMatmul | None:
+    """That of the body of that name; None where XLA does it as well."""
+    return DenseMatmul(cpu_matmul.matmul, cpu_transposed_matmul.transposed_matmul) if name == "cpu" else None

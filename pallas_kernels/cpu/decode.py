@@ -12,16 +12,15 @@ import jax
 import jax.numpy as jnp
 import numba
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from numba.core import types
 
 from pallas_kernels.cpu.foreign_call import address, argument, data, dimension, pointer, register_once, result
+from pallas_kernels.cpu.parallel_for import parallel_for
 from pallas_kernels.cpu.vectors import LINE, REORDERED, add_scaled, dot, exponentials, prefetch
 from pallas_kernels.reference.online_softmax import Carry
 
-ROWS_OF_A_CALL = 4  # calls that do not wait for each other are shared out over XLA's threads
-MOST_CALLS = 8
-NUMBER = 4  # bytes of a float32 or int32
+ROWS_OF_A_TURN = 2  # that threads take in turn
 TOGETHER = 4  # values that are added at once; 8 were no faster
 
 
@@ -47,10 +46,10 @@ class _Pages(NamedTuple):
 
 
 @numba.njit(error_model="numpy")
-def _copy(numbers: Any, address: int, count: int) -> None:
-    """numbers[:count] from the float32 numbers that lie at an address."""
+def _copy(numbers: Any, address: int, first: int, end: int) -> None:
+    """numbers[first:end] from those of the float32 numbers that lie at an address."""
     source = pointer(address, types.float32)
-    for i in range(count):
+    for i in range(first, end):
         numbers[i] = source[i]
 
 
@@ -71,19 +70,12 @@ def attend_pages(
     soft_cap: float | None,
 ) -> Carry:
     """Adds positions begin .. end of each sequence to its softmax."""
-    rows, _, group, head_dim = queries.shape
-    target = _target(group, head_dim, soft_cap)
-    calls = max(1, min(rows // ROWS_OF_A_CALL, MOST_CALLS))
-    parts = []
-    for call in range(calls):
-        # All arrays go in whole, since cutting them costs more than a call; what comes out are its own rows.
-        first, last = rows * call // calls, rows * (call + 1) // calls
-        own = [jax.ShapeDtypeStruct((last - first, *x.shape[1:]), x.dtype) for x in carry]
-        where = jnp.stack([jnp.asarray(layer, jnp.int32), jnp.int32(first)])
-        parts.append(jax.ffi.ffi_call(target, own)(*carry, queries, pool, where, table, begin, end))
-    maximum, total, output = (jnp.concatenate(pieces) for pieces in zip(*parts, strict=True))
-    # Behind the barrier these are copies of blocks; fused with what follows, each number would be looked for.
-    return lax.optimization_barrier((maximum, total, output))
+    _, _, group, head_dim = queries.shape
+    own = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in carry]
+    layer_number = jnp.asarray(layer, jnp.int32).reshape(1)
+    call = jax.ffi.ffi_call(_target(group, head_dim, soft_cap), own)
+    maximum, total, output = call(*carry, queries, pool, layer_number, table, begin, end)
+    return maximum, total, output
 
 
 def _target(group: int, head_dim: int, soft_cap: float | None) -> str:
@@ -141,12 +133,11 @@ def _decode(group: int, head_dim: int, soft_cap: float | None) -> Callable[[int]
             add_scaled(output, output_at, factors, i, pages.pool, value_at + i * stride, stride, head_dim, 1)
 
     @numba.njit(error_model="numpy")
-    def decode(frame: int) -> None:
-        num_rows, kv_heads = dimension(result(frame, 0), 0), dimension(argument(frame, 3), 1)
+    def some_rows(frame: int, shared: int, turn: int) -> None:
+        rows, kv_heads = dimension(argument(frame, 3), 0), dimension(argument(frame, 3), 1)
         page_size, width = dimension(argument(frame, 4), 2), dimension(argument(frame, 6), 1)
         stride = 2 * kv_heads * head_dim  # from one position to the next
-        where = pointer(data(argument(frame, 5)), types.int32)
-        first_row, heads = where[1], kv_heads * group
+        heads = kv_heads * group
         softmax = _Softmax(
             pointer(data(result(frame, 0)), types.float32),
             pointer(data(result(frame, 1)), types.float32),
@@ -158,18 +149,19 @@ def _decode(group: int, head_dim: int, soft_cap: float | None) -> Callable[[int]
             pointer(data(argument(frame, 4)), types.float32),
             page_size * stride,
             dimension(argument(frame, 4), 1),
-            where[0],
-            pointer(data(argument(frame, 6)) + first_row * width * NUMBER, types.int32),
+            pointer(data(argument(frame, 5)), types.int32)[0],
+            pointer(data(argument(frame, 6)), types.int32),
             width,
         )
-        query = pointer(data(argument(frame, 3)) + first_row * heads * head_dim * NUMBER, types.float32)
-        begin = pointer(data(argument(frame, 7)) + first_row * NUMBER, types.int32)
-        end = pointer(data(argument(frame, 8)) + first_row * NUMBER, types.int32)
-        _copy(softmax.maximum, data(argument(frame, 0)) + first_row * heads * NUMBER, num_rows * heads)
-        _copy(softmax.total, data(argument(frame, 1)) + first_row * heads * NUMBER, num_rows * heads)
-        outputs = num_rows * heads * head_dim
-        _copy(softmax.output, data(argument(frame, 2)) + first_row * heads * head_dim * NUMBER, outputs)
-        for row in range(num_rows):
+        query = pointer(data(argument(frame, 3)), types.float32)
+        begin = pointer(data(argument(frame, 7)), types.int32)
+        end = pointer(data(argument(frame, 8)), types.int32)
+        first_row = turn * ROWS_OF_A_TURN
+        rows_end = min(rows, first_row + ROWS_OF_A_TURN)
+        _copy(softmax.maximum, data(argument(frame, 0)), first_row * heads, rows_end * heads)
+        _copy(softmax.total, data(argument(frame, 1)), first_row * heads, rows_end * heads)
+        _copy(softmax.output, data(argument(frame, 2)), first_row * heads * head_dim, rows_end * heads * head_dim)
+        for row in range(first_row, rows_end):
             last = (end[row] - 1) // page_size
             for column in range(begin[row] // page_size, last + 1):
                 first = max(begin[row] - column * page_size, 0)
@@ -178,11 +170,19 @@ def _decode(group: int, head_dim: int, soft_cap: float | None) -> Callable[[int]
                 next_at = page_at
                 if column < last:
                     next_at = _place(pages, row, column + 1)
-                elif row + 1 < num_rows and begin[row + 1] < end[row + 1]:
+                elif row + 1 < rows_end and begin[row + 1] < end[row + 1]:
                     next_at = _place(pages, row + 1, begin[row + 1] // page_size)
                 for head in range(heads):
                     key_at = page_at + first * stride + 2 * (head // group) * head_dim
                     ahead = next_at + head * share * page_size
                     attend(softmax, row * heads + head, query, pages, key_at, stride, count, ahead)
+
+    in_turns = parallel_for(some_rows)
+
+    @numba.njit(error_model="numpy")
+    def decode(frame: int) -> None:
+        rows = dimension(argument(frame, 3), 0)
+        turns = (rows + ROWS_OF_A_TURN - 1) // ROWS_OF_A_TURN
+        in_turns(frame, turns, 0, turns)
 
     return decode

@@ -46,7 +46,7 @@ def word_at(address: int) -> int:
 
 
 @numba.njit
-def address(array: Any) -> np.int64:
+def address(array: Any) -> Any:  # np.int64, which takes the place of an int in what is compiled
     """Of an array's numbers, to be taken where it is used: after its last mention the array is freed, and what is done
     with an address from before is no mention."""
     return np.int64(array.ctypes.data)

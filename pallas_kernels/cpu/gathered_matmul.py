@@ -13,9 +13,10 @@ import numpy as np
 from numba.core import types
 
 from pallas_kernels.cpu.foreign_call import address, pointer
-from pallas_kernels.cpu.packing import add_part, pack
-from pallas_kernels.cpu.product_call import product_call
-from pallas_kernels.cpu.registers import DEPTH, NUMBER, Tile
+from pallas_kernels.cpu.packing import add_part
+from pallas_kernels.cpu.parallel_for import parallel_for
+from pallas_kernels.cpu.product_call import by_depth, depth_block, product_call
+from pallas_kernels.cpu.registers import NUMBER, Tile
 from pallas_kernels.cpu.tiles import add_product, copy_vectors
 from pallas_kernels.cpu.vectors import LINE, prefetch
 
@@ -43,37 +44,30 @@ def gathered_product(tile: Tile, kind: Any, size: int) -> Callable[[int], None]:
                 at += count * tile_columns
 
     @numba.njit(error_model="numpy")
-    def product(frame: int) -> None:
-        rows, depth, width, columns, x, weight_at, out, out_at = product_call(frame, size)
-        panels = (rows + tile_rows - 1) // tile_rows
-        packed = np.empty(panels * tile_rows * min(depth, DEPTH), np.float32)
+    def some_columns(frame: int, shared: int, turn: int) -> None:
+        call = product_call(frame)
+        rows, columns = call.rows, call.columns
+        begin, count, packed_at = depth_block(shared)
         edge = np.empty(tile_rows * tile_columns, np.float32)
-        gathered = np.empty(block_columns * min(depth, DEPTH), np.float32)
+        gathered = np.empty(block_columns * count, np.float32)
+        first, end = turn * block_columns, min(columns, (turn + 1) * block_columns)
         last = columns - tile_columns  # where the last tile begins: it covers some columns twice
-        for begin in range(0, depth, DEPTH):
-            count = min(depth - begin, DEPTH)
-            pack(x, depth, begin, count, rows, tile_rows, packed)
-            weight = pointer(weight_at + begin * width * size, kind)
-            for column in range(0, columns, tile_columns):
-                of_block = column % block_columns
-                if of_block == 0:
-                    end = min(columns, column + block_columns)
-                    gather(weight, width, count, column, end, last, pointer(address(gathered), types.float32))
-                block = pointer(address(gathered) + of_block * count * NUMBER, types.float32)
-                place = min(column, last)
-                for row in range(0, rows, tile_rows):
-                    panel = pointer(address(packed) + row * count * NUMBER, types.float32)
-                    whole = place == column and row + tile_rows <= rows
-                    if not whole:
-                        edge[:] = 0
-                    spot_at = out_at + (row * columns + column) * NUMBER if whole else address(edge)
-                    step = columns if whole else tile_columns
-                    spot = pointer(spot_at, types.float32)
-                    add_product(
-                        panel, tile_rows, 1, block, tile_columns, spot, step, count, 0, tile_rows, vectors, lanes
-                    )
-                    if not whole:
-                        inside = min(tile_rows, rows - row)
-                        add_part(edge, tile_columns, column - place, out, row * columns + place, columns, inside)
+        weight = pointer(call.weight_at + begin * columns * size, kind)
+        gather(weight, columns, count, first, end, last, pointer(address(gathered), types.float32))
+        for column in range(first, end, tile_columns):
+            block = pointer(address(gathered) + (column - first) * count * NUMBER, types.float32)
+            place = min(column, last)
+            for row in range(0, rows, tile_rows):
+                panel = pointer(packed_at + row * count * NUMBER, types.float32)
+                whole = place == column and row + tile_rows <= rows
+                if not whole:
+                    edge[:] = 0
+                spot_at = call.out_at + (row * columns + column) * NUMBER if whole else address(edge)
+                step = columns if whole else tile_columns
+                spot = pointer(spot_at, types.float32)
+                add_product(panel, tile_rows, 1, block, tile_columns, spot, step, count, 0, tile_rows, vectors, lanes)
+                if not whole:
+                    inside = min(tile_rows, rows - row)
+                    add_part(edge, tile_columns, column - place, call.out, row * columns + place, columns, inside)
 
-    return product
+    return by_depth(parallel_for(some_columns), tile_rows, block_columns)

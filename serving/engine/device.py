@@ -72,7 +72,7 @@ def load_executor(
     Raises CheckpointError or ConfigError.
     """
     report = progress or (lambda what, done, total: None)
-    threads = start_backend(deployment.engine.cpu_threads)
+    start_backend(deployment.engine.cpu_threads)
     on_cpu = jax.default_backend() == "cpu"
     keep_compilations(deployment.engine.compilation_cache)
     dtype = jnp.dtype(deployment.model.dtype or ("float32" if on_cpu else "bfloat16"))
@@ -85,7 +85,7 @@ def load_executor(
         chip = chip_of(jax.devices()[0].device_kind)
         table = load_table("unknown" if chip is None else chip.name)
         matmul = checked_matmul(tuned_grouped_matmul_body(name, table))
-        devices = _Devices(mesh, matmul, dense_matmul(name, threads), deployment.engine.expert_exchange, long_step)
+        devices = _Devices(mesh, matmul, dense_matmul(name), deployment.engine.expert_exchange, long_step)
         products = products_of(deployment.model, chip, name, on_cpu=on_cpu, devices=mesh.devices.size)
         kept = {"layers": layers, "quantization": recipe_of(deployment.model), "products": products}
         planned, shape, _ = checkpoints.abstract(deployment.model.checkpoint, dtype, mesh=mesh, **kept)
@@ -199,24 +199,22 @@ class _Devices:
             use_matmul(model, self.dense)
 
 
-def start_backend(cpu_threads: int | None) -> int:
-    """Creates JAX's devices; the first call in a process decides how many threads a CPU device has. Returns how many it
-    asks for.
+def start_backend(cpu_threads: int | None) -> None:
+    """Creates JAX's devices; the first call in a process decides how many threads a CPU device has.
 
-    By default one core is left to the host's side of a step, the API process and its clients. On two cores a step of
-    one row is faster on one thread than on two, and what a larger step loses, the server gains.
+    By default one core of more than two is left to the host's side of a step, the API process and its clients. Of two
+    cores the device has both: what a single user loses, several gain thrice.
     """
     if not hasattr(os, "sched_setaffinity"):  # not Linux: XLA takes what cores there are
         jax.devices()
-        return os.cpu_count() or 1
+        return
     cores = sorted(os.sched_getaffinity(0))
-    wanted = min(cpu_threads or max(1, len(cores) - 1), len(cores))
-    os.sched_setaffinity(0, cores[:wanted])  # XLA makes as many threads as it sees cores
+    default = len(cores) - 1 if len(cores) > 2 else len(cores)
+    os.sched_setaffinity(0, cores[: cpu_threads or default])  # XLA makes as many threads as it sees cores
     try:
         jax.devices()
     finally:
         os.sched_setaffinity(0, cores)
-    return wanted
 
 
 def keep_freed_memory() -> None:

@@ -26,7 +26,7 @@ from serving.engine.speculation.speculator import Speculator
 from serving.engine.step_cost import StepCost
 from serving.engine.tiers.restores import Restores
 
-BURST_SECONDS = 0.025  # that the device may go on by itself: who arrives meanwhile waits for it, and for one more
+BURST_SECONDS = 0.04  # that the device may go on by itself: who arrives meanwhile waits for it, and for one more
 
 
 class StepPlanner:

@@ -44,7 +44,7 @@ def test_what_sequences_share_is_not_read_again(trial: Trial, shared: int) -> No
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 9, 35])
-def test_any_number_of_rows_is_dealt_out_to_calls(rows: int) -> None:
+def test_any_number_of_rows_is_taken_in_turns(rows: int) -> None:
     random = np.random.default_rng(3)
     kv_heads, group, head_dim, page_size, width = 2, 3, 16, 4, 5
     pool = random.normal(size=(rows * width, 2, page_size, 2 * kv_heads, head_dim)).astype(np.float32)

@@ -50,7 +50,7 @@ WEIGHTS = {
     "units": 50.0,
     "texts": 60.0,
     "memory": 36.0,
-    "passages": 340.0,
+    "passages": 300.0,
     "json": 50.0,
     "tools": 250.0,
     "built-in tools": 44.0,
@@ -199,7 +199,7 @@ def training_episode(draw: Draw, long_share: float) -> Episode:
     if draw.chance(long_share):
         return joined(draw, draw.integer(5, 12))
     kind = draw.rng.random()
-    if kind < 0.54:
+    if kind < 0.46:
         return single(draw)
     if kind < 0.93:
         return styled(draw, draw.choice([1, 1, 2, 2, 3]))
