@@ -1,9 +1,11 @@
-"""What a deployment's numbers become: token buckets within the budget, and pages within the bytes."""
+"""What a deployment's numbers become: token buckets within the budget, pages within the bytes, threads of the device."""
+
+import os
 
 import pytest
 
 from serving.config import EngineConfig
-from serving.engine.device import page_count, token_buckets
+from serving.engine.device import page_count, start_backend, token_buckets
 from serving.engine.limits import ExecutorLimits
 from serving.errors import ConfigError
 
@@ -47,3 +49,14 @@ def test_pages_beyond_any_index_and_any_memory_are_refused(given: int | None, ro
     with pytest.raises(ConfigError, match="more than can be") as caught:
         page_count(given, room, page, LIMITS)
     assert caught.value.param == ("num_pages" if given else "cache_bytes")
+
+
+@pytest.mark.parametrize(("cores", "asked", "given"), [(1, None, 1), (2, None, 2), (8, None, 7), (8, 3, 3), (2, 9, 2)])
+def test_of_more_than_two_cores_one_is_left_to_the_host(
+    cores: int, asked: int | None, given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, chosen: seen.append(list(chosen)), raising=False)
+    start_backend(asked)
+    assert seen == [list(range(given)), list(range(cores))]
