@@ -1,4 +1,4 @@
-"""What a deployment's numbers become: token buckets within the budget, pages within the bytes, threads of the device."""
+"""What a deployment's numbers become: buckets within the budget, pages within the bytes, threads of the device."""
 
 import os
 
