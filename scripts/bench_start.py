@@ -36,6 +36,7 @@ PROGRAM = (sys.executable, "-m", "serving", "serve")
 STOP_SECONDS = 60.0
 ASK_EVERY_SECONDS = 0.02
 LAST_LINES = 20
+LAST_LINES_SECONDS = 5.0  # for which they are waited for
 
 Kind = Literal["empty cache", "filled cache"]
 
@@ -61,6 +62,7 @@ def measure(command: Sequence[str], home: Path, kind: Kind, limit_seconds: float
     with _running(command, home) as log:
         while not log.is_ready():
             if log.ended or time.monotonic() - begin > limit_seconds:
+                log.read_on()
                 raise EngineUnavailableError("the server did not become ready:\n" + "\n".join(log.lines[-LAST_LINES:]))
             time.sleep(ASK_EVERY_SECONDS)
         seconds = time.monotonic() - begin
@@ -86,6 +88,11 @@ class ServerLog:
     @property
     def ended(self) -> bool:
         return self._server.poll() is not None
+
+    def read_on(self) -> None:
+        """Waits for the last lines of a server that has ended, but not for others that it left at its log."""
+        if self.ended:
+            self.reader.join(LAST_LINES_SECONDS)
 
     def is_ready(self) -> bool:
         found = self.find("ready")

@@ -75,7 +75,7 @@ def _product(tile: Tile) -> Callable[[int], None]:
             for k in range(depth):
                 packed[at + k * width] = x[row * depth + k]
         turns = (columns + turn_columns - 1) // turn_columns
-        in_turns(frame, turns, address(packed), 1 if rows == 1 else turns)
+        in_turns(frame, turns, address(packed), turns)
         packed[0] = 0  # mentioned once more: it lives until here
 
     return product
