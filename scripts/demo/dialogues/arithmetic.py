@@ -204,22 +204,40 @@ def in_words(draw: Draw) -> Episode:
 
 def too_hard(draw: Draw) -> Episode:
     """Sums beyond the written steps that were trained: refused, not guessed."""
-    kind = draw.integer(0, 3)
-    if kind == 0:
-        a, b, sign = draw.integer(13, 9999), draw.integer(13, 9999), draw.choice([" x ", "*", " * ", " times ", "x"])
-    elif kind == 1:
-        a, b, sign = draw.integer(100, 9999), draw.integer(10, 999), draw.choice(["/", " / ", " divided by "])
-    elif kind == 2:
+    kind = draw.integer(0, 6)
+    wordings = [ASK_BARE + " {a}{sign}{b}" + END, LEAD + "{a}{sign}{b}" + END]
+    if kind <= 2:
+        a, b, sign = _several_digits(draw), _several_digits(draw), draw.choice([" x ", "*", " * ", " times ", "x"])
+        if max(a, b) <= 12:  # the table of small products
+            a += 13
+        wordings += [LEAD + "multiply {a} [by|and|with] {b}" + END, ASK_BARE + " the product of {a} and {b}" + END]
+    elif kind == 3:
+        a, b, sign = _several_digits(draw), _several_digits(draw), draw.choice(["/", " / ", " divided by ", ":"])
+        a, b = max(a, b), min(a, b)
+        wordings.append(LEAD + "divide {a} by {b}" + END)
+    elif kind == 4:
         a, b, sign = (
             draw.integer(100000, 10**9),
             draw.integer(1, 10**9),
             draw.choice(["+", " + ", " plus ", " - ", "-"]),
         )
-    else:
+    elif kind == 5:
         a, b, sign = draw.integer(2, 99), draw.integer(2, 20), draw.choice(["^", " to the power of ", "**"])
-    text = " ".join(draw.say(ASK_BARE + " {a}{sign}{b}" + END, a=a, b=b, sign=sign).split())
+    else:
+        first, second = (
+            draw.choice(["+", "-", " + ", " - ", " plus "]),
+            draw.choice(["*", " * ", "+", " x ", " times "]),
+        )
+        a, b, sign = draw.integer(1, 99), draw.integer(1, 99), f"{first}{draw.integer(1, 99)}{second}"
+    text = " ".join(draw.say(wordings, a=a, b=b, sign=sign).split())
     answer = "That is too hard for me. I add and subtract up to four digits, and multiply or divide by one digit."
     return Episode("too hard", (Exchange(text, answer, "Too hard for me.", key=f"{a}{sign.strip()}{b}"),))
+
+
+def _several_digits(draw: Draw) -> int:
+    """Of two to four digits, each as likely."""
+    digits = draw.integer(2, 4)
+    return draw.integer(10 ** (digits - 1), 10**digits - 1)
 
 
 def comparison(draw: Draw) -> Episode:
@@ -285,6 +303,6 @@ MAKERS: list[tuple[float, Maker]] = [
     (2.6, multiplication),
     (2.6, division),
     (0.6, in_words),
-    (0.6, too_hard),
+    (3.0, too_hard),
     (4.5, comparison),
 ]
