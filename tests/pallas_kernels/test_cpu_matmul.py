@@ -63,6 +63,15 @@ def test_a_weight_that_lies_the_other_way_is_multiplied(rows: int, depth: int, c
     np.testing.assert_allclose(found, right, rtol=1e-5, atol=2e-4)
 
 
+@pytest.mark.parametrize("rows", [2, 4, 9])
+@pytest.mark.parametrize("columns", [15, 23, 24, 31, 32, 33, 47, 63])
+def test_narrow_weights_are_multiplied_whoever_does_it(rows: int, columns: int) -> None:
+    x, weight = drawn(rows, DEPTH + 1, columns)
+    right = np.asarray(x, np.float64) @ np.asarray(weight, np.float64)
+    np.testing.assert_allclose(jax.jit(matmul)(x, weight), right, rtol=1e-5, atol=2e-4)
+    np.testing.assert_allclose(jax.jit(transposed_matmul)(x, weight.T), right, rtol=1e-5, atol=2e-4)
+
+
 @pytest.mark.parametrize("columns", [127, 128, 129, 1_500])
 def test_columns_are_taken_in_turns(columns: int) -> None:
     x, weight = drawn(9, 2 * DEPTH + 40, columns)

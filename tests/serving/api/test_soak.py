@@ -97,6 +97,7 @@ async def test_clients_of_every_kind_leave_nothing_behind(make_api: ApiMaker, tm
         assert api.service.durable.running == ()
         assert api.service.gateway.leases == []
         assert kept(Sequence) <= len(Priority)  # the one of each class that the scheduler watches
+        assert open_files() <= files
         assert (tmp_path / "streams.sqlite").stat().st_size < 1 << 20
     gc.unfreeze()
     await engine.close()
