@@ -203,7 +203,7 @@ def start_backend(cpu_threads: int | None) -> None:
     """Creates JAX's devices; the first call in a process decides how many threads a CPU device has.
 
     By default one core of more than two is left to the host's side of a step, the API process and its clients. Of two
-    cores the device has both: what a single user loses, several gain thrice.
+    cores the device has both: a single user loses a tenth, several gain a tenth to a quarter.
     """
     if not hasattr(os, "sched_setaffinity"):  # not Linux: XLA takes what cores there are
         jax.devices()
